@@ -1,0 +1,221 @@
+"""What an engine implements.
+
+An engine executes token batches and owns KV memory; it knows nothing of requests, text, HTTP or fairness. One scheduler
+drives every engine through `TokenRunner`. All of it runs in a worker process, called from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+
+class Available(msgspec.Struct, frozen=True):
+    """An engine that can run here, and with what."""
+
+    version: str
+    detail: str = ""
+
+
+class Unavailable(msgspec.Struct, frozen=True):
+    """An engine that cannot run here, why, and what mends it."""
+
+    reason: str
+    hint: str
+
+
+class TensorInfo(msgspec.Struct, frozen=True):
+    """One tensor of a model file. `offset` is absolute in `path`; `shape` in the file's order (fastest first)."""
+
+    name: str
+    type: str  # "F32", "Q4_K", …
+    shape: tuple[int, ...]
+    nbytes: int
+    offset: int
+
+
+class ModelFile(msgspec.Struct, frozen=True):
+    """A model on disk, read and checked by formats/. Small metadata only: the vocabulary stays in the file."""
+
+    path: Path
+    size: int  # bytes
+    architecture: str
+    metadata: dict[str, Any]  # scalars and short arrays, keyed as in the file
+    tensors: tuple[TensorInfo, ...]
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model goes and how much room it gets. Decided by placement/, obeyed by the engine."""
+
+    context: int  # longest sequence, tokens
+    capacity: int  # KV room over all sequences, tokens
+    max_sequences: int  # sequences that may hold KV at once
+    batch_tokens: int  # most tokens of one step
+    threads: int  # for decode
+    threads_batch: int  # for prefill
+    gpu_layers: int = 0
+    use_mmap: bool = True
+    use_mlock: bool = False
+
+
+class CostModel(msgspec.Struct, frozen=True):
+    """What a model costs in memory, from its header alone. Bytes."""
+
+    weights: int
+    kv_per_token: int
+    overhead: int  # activations, scratch, the process itself
+
+    def total(self, capacity: int) -> int:
+        """Bytes with room for `capacity` tokens of KV."""
+        return self.weights + self.kv_per_token * capacity + self.overhead
+
+
+class SampleSpec(msgspec.Struct, frozen=True):
+    """How to choose a token, fully resolved. Constant for a request; the row adds the position."""
+
+    temperature: float  # 0 is argmax
+    top_k: int  # 0 keeps all
+    top_p: float
+    seed: int
+    choice: int = 0
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One sequence's part of a step: tokens to append at `start`, and whether the last one's logits are sampled.
+
+    start       equals the sequence's length so far; positions continue exactly
+    tokens      one for decode, a chunk for prefill
+    sample      None: nothing is drawn (a prefill chunk that is not the last)
+    position    index of the token to draw among the generated ones; keys the random number
+    """
+
+    sequence: int
+    start: int
+    tokens: Sequence[int]
+    sample: SampleSpec | None = None
+    position: int = 0
+
+
+RowError = Literal["nan", "no_room"]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of one row, in the order of the rows.
+
+    no_room     the step did not run for this row; its KV is as before. Free something and submit it again.
+    nan         logits were not finite; the sequence's KV must not be reused.
+    """
+
+    token: int | None = None
+    error: RowError | None = None
+
+
+class RunnerInfo(msgspec.Struct, frozen=True):
+    """What a loaded runner can take."""
+
+    engine: str
+    context: int  # longest sequence, tokens
+    capacity: int  # KV units over all sequences
+    max_sequences: int
+    batch_tokens: int
+    pipeline_depth: int = 1
+    samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})
+
+
+class TokenRunner(Protocol):
+    """Executes steps and owns the KV of numbered sequences (0 <= sequence < max_sequences)."""
+
+    @property
+    def info(self) -> RunnerInfo: ...
+
+    def submit(self, rows: Sequence[Row]) -> Any:
+        """Start a step; returns a ticket for `collect`. Total tokens <= batch_tokens; each sequence at most once."""
+        ...
+
+    def collect(self, ticket: Any) -> list[Result]:
+        """Wait for a step, with the GIL released, and return one result per row."""
+        ...
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Make `target` (empty before) share the first `length` tokens of `source`."""
+        ...
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Drop what lies at and beyond position `length`. Only to a length that `reusable` allows."""
+        ...
+
+    def free(self, sequence: int) -> None:
+        """Drop a sequence; freeing an empty one is fine."""
+        ...
+
+    def reusable(self, sequence: int, length: int) -> int:
+        """The longest prefix <= `length` at which fork or truncate is exact (sliding windows forget; maybe 0)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back, built from the model file's own vocabulary.
+
+    adds_bos            the model expects `bos` first; the caller adds it once
+    end_of_generation   ids that end an answer and are never shown
+    special_texts       the texts of control tokens: dangerous when they stand in user content
+    chat_template       the Jinja source from the file, if there is one
+    """
+
+    @property
+    def bos(self) -> int | None: ...
+    @property
+    def adds_bos(self) -> bool: ...
+    @property
+    def end_of_generation(self) -> frozenset[int]: ...
+    @property
+    def special_texts(self) -> tuple[str, ...]: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+    @property
+    def chat_template(self) -> str | None: ...
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of `text`; BOS is never added. `special`: texts of control tokens become those tokens."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """The text of any token, control tokens included (templates need bos_token and eos_token)."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a generated token adds to the answer: raw bytes, maybe part of a character; b"" for control tokens."""
+        ...
+
+    @property
+    def eos(self) -> int | None: ...
+
+
+class EnginePlugin(Protocol):
+    """The whole surface of an engine. The module that holds it imports nothing heavy."""
+
+    @property
+    def name(self) -> str: ...
+
+    def probe(self) -> Available | Unavailable:
+        """Can this engine run here? Quick; imports what it must inside."""
+        ...
+
+    def supports(self, model: ModelFile) -> str | None:
+        """None when this engine can run `model`, else the reason why not."""
+        ...
+
+    def cost_model(self, model: ModelFile) -> CostModel:
+        """Memory needs from the header alone; pure, imports no engine library."""
+        ...
+
+    def tokenizer(self, model: ModelFile) -> Tokenizer: ...
+
+    def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:
+        """Load the weights, calling `progress` with 0..1. Raises LoadFailed with the engine's own words."""
+        ...

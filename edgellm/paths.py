@@ -1,0 +1,50 @@
+"""Where things live on disk. Nothing is created here; writers make the folders they need.
+
+`EDGELLM_HOME` puts everything under one folder (tests, portable installs); otherwise the platform's own places.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+
+class Paths(msgspec.Struct, frozen=True):
+    """The folders of one installation."""
+
+    data: Path  # models, history
+    config: Path  # config.toml, models.toml overlay
+    runtime: Path  # daemon.json and its lock
+    logs: Path  # daemon and worker logs
+
+    @property
+    def models(self) -> Path:
+        return self.data / "models"
+
+    @property
+    def config_file(self) -> Path:
+        return self.config / "config.toml"
+
+    @property
+    def catalogue_overlay(self) -> Path:
+        return self.config / "models.toml"
+
+
+def default_paths() -> Paths:
+    """The folders for this user, from `EDGELLM_HOME` or the platform's conventions."""
+    home = os.environ.get("EDGELLM_HOME")
+    if home:
+        root = Path(home).expanduser().absolute()
+        return Paths(root, root / "config", root / "run", root / "logs")
+    import platformdirs
+
+    dirs = platformdirs.PlatformDirs("edgellm", appauthor=False)
+    return Paths(
+        Path(dirs.user_data_dir),
+        Path(dirs.user_config_dir),
+        # Not the platform's runtime directory: it may be absent (containers, ssh) and is wiped at logout.
+        Path(dirs.user_state_dir) / "run",
+        Path(dirs.user_log_dir),
+    )

@@ -1,0 +1,65 @@
+"""Finds engines by entry point (group `edgellm.engines`). Entry points exist even where their extra is not installed,
+so finding never imports an engine's libraries; `probe()` does, and says what is missing.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from edgellm.contracts.engine import Available, EnginePlugin, ModelFile, Unavailable
+from edgellm.errors import EngineUnavailable
+
+ENGINES = "edgellm.engines"
+
+
+def engine_names() -> list[str]:
+    """Names of all installed engines, sorted."""
+    return sorted(entry.name for entry in entry_points(group=ENGINES))
+
+
+def engine(name: str) -> EnginePlugin:
+    """The plugin of that name. Raises EngineUnavailable when there is none or it cannot be imported."""
+    found = [entry for entry in entry_points(group=ENGINES) if entry.name == name]
+    if not found:
+        known = ", ".join(engine_names()) or "none"
+        raise EngineUnavailable(f"no engine named {name}", hint=f"installed engines: {known}")
+    return _load(found[0])
+
+
+def probe(name: str) -> Available | Unavailable:
+    """Whether the engine can run here; never raises."""
+    try:
+        return engine(name).probe()
+    except EngineUnavailable as error:
+        return Unavailable(error.message, error.hint or "reinstall the package that provides it")
+
+
+def engine_for(model: ModelFile, wanted: str | None = None) -> EnginePlugin:
+    """The first available engine that supports `model` (or just `wanted`). Raises EngineUnavailable with every reason."""
+    reasons: list[str] = []
+    hints: list[str] = []
+    for name in [wanted] if wanted else engine_names():
+        plugin = engine(name)
+        refusal = plugin.supports(model)
+        if refusal is not None:
+            reasons.append(f"{name}: {refusal}")
+            continue
+        state = plugin.probe()
+        if isinstance(state, Available):
+            return plugin
+        reasons.append(f"{name}: {state.reason}")
+        hints.append(state.hint)
+    raise EngineUnavailable(
+        "no engine can run this model (" + "; ".join(reasons or ["none installed"]) + ")",
+        hint=hints[0] if hints else "`edgellm doctor` shows what is installed",
+    )
+
+
+def _load(entry: EntryPoint) -> EnginePlugin:
+    try:
+        plugin: EnginePlugin = entry.load()
+    except Exception as error:  # noqa: BLE001 - a third party's import may fail in any way
+        raise EngineUnavailable(
+            f"engine {entry.name} cannot be imported: {error}", hint=f"reinstall the package that provides {entry.value}"
+        ) from error
+    return plugin
