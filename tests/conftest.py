@@ -1,0 +1,36 @@
+"""Fixtures every test may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).parent.parent / ".cache" / "models"
+
+
+def _model(name: str) -> Path:
+    path = MODELS / name
+    if not path.exists():
+        pytest.fail(f"{path} is missing: run `make setup`")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2 135M Instruct, Q4_1."""
+    return _model("smollm2-135m-instruct-q4_1.gguf")
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """Gemma 3 270M (base model), Q4_K_M: sliding windows, a 262k vocabulary."""
+    return _model("gemma-3-270m-q4_k_m.gguf")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty EDGELLM_HOME of this test's own."""
+    root = tmp_path / "edgellm-home"
+    monkeypatch.setenv("EDGELLM_HOME", str(root))
+    return root
