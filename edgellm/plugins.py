@@ -58,8 +58,9 @@ def engine_for(model: ModelFile, wanted: str | None = None) -> EnginePlugin:
 def _load(entry: EntryPoint) -> EnginePlugin:
     try:
         plugin: EnginePlugin = entry.load()
-    except Exception as error:  # noqa: BLE001 - a third party's import may fail in any way
+    except Exception as error:
         raise EngineUnavailable(
-            f"engine {entry.name} cannot be imported: {error}", hint=f"reinstall the package that provides {entry.value}"
+            f"engine {entry.name} cannot be imported: {error}",
+            hint=f"reinstall the package that provides {entry.value}",
         ) from error
     return plugin

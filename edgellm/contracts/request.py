@@ -51,7 +51,10 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def over(self, lower: Sampling) -> Sampling:
         """This layer above `lower`: what is said here wins."""
-        pick = {f: getattr(self, f) if getattr(self, f) is not None else getattr(lower, f) for f in self.__struct_fields__}
+        pick = {
+            f: getattr(self, f) if getattr(self, f) is not None else getattr(lower, f)
+            for f in self.__struct_fields__
+        }
         return Sampling(**pick)
 
 
@@ -66,4 +69,6 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     stop: tuple[str, ...] = ()
     priority: int = 0  # lower is served first
     timeout_s: float | None = None  # whole answer, queueing included
-    keep_alive_s: float | None = None  # how long the model stays loaded after; None: the setting; < 0: forever
+    keep_alive_s: float | None = (
+        None  # how long the model stays loaded after; None: the setting; < 0: forever
+    )

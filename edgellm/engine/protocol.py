@@ -16,6 +16,7 @@ import msgspec
 from edgellm.contracts.engine import Placement, RunnerInfo
 from edgellm.contracts.events import Event
 from edgellm.contracts.request import GenerateRequest
+from edgellm.engine.limits import Limits
 from edgellm.errors import ErrorInfo
 
 PROTOCOL = 1
@@ -30,6 +31,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     path: str
     placement: Placement
     model: str  # the name users know, for messages
+    limits: Limits = Limits()
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):

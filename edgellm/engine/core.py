@@ -1,0 +1,233 @@
+"""EngineCore: requests in, events out, one step at a time. Owns scheduler, runner and the text of every answer.
+
+Used from one thread; does no I/O. The worker feeds it and sends what it emits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from edgellm.contracts.engine import Row, SampleSpec, Tokenizer, TokenRunner
+from edgellm.contracts.events import (
+    ChoiceDone,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Progress,
+    Started,
+    TextDelta,
+    Timings,
+    Usage,
+)
+from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.engine.job import Job
+from edgellm.engine.limits import Limits
+from edgellm.engine.scheduler import Broken, Drawn, Scheduler, Step
+from edgellm.engine.text import TextAssembler
+from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
+
+Emission = tuple[str, Event]  # request id, event
+MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
+
+
+class _Answer:
+    """A job and the text it has become."""
+
+    __slots__ = ("accepted", "announced", "job", "text")
+
+    def __init__(self, job: Job, text: TextAssembler, accepted: float) -> None:
+        self.job = job
+        self.text = text
+        self.accepted = accepted
+        self.announced = False
+
+
+class EngineCore:
+    """One loaded model answering many requests."""
+
+    def __init__(
+        self,
+        model: str,
+        runner: TokenRunner,
+        tokenizer: Tokenizer,
+        *,
+        limits: Limits | None = None,
+    ) -> None:
+        self._model = model
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._limits = limits or Limits()
+        self.scheduler = Scheduler(runner.info, self._limits)
+        self._answers: dict[str, _Answer] = {}
+        self._end = tokenizer.end_of_generation
+        self.steps = 0
+        self.step_started = 0.0  # 0 between steps; read by the heartbeat thread
+        self.step_predicted = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle
+
+    def warm_up(self) -> None:
+        """Run one decode step before the model counts as ready: first steps allocate and page in."""
+        token = self._tokenizer.bos or 0
+        spec = SampleSpec(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+        for _ in range(2):  # the second run is the one worth remembering
+            began = time.monotonic()
+            self._runner.collect(self._runner.submit([Row(0, 0, (token,), spec)]))
+            seconds = time.monotonic() - began
+            self._runner.free(0)
+        self.scheduler.costs.observe(1, seconds)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def add(self, request: GenerateRequest, tokens: Sequence[int]) -> list[Emission]:
+        """Accept a request whose prompt is `tokens`, or answer at once with why not."""
+        try:
+            self._check_queue(len(tokens))
+            room = self._room(request, len(tokens))
+        except EdgeError as error:
+            return [(request.id, Failed(error.info))]
+        now = time.monotonic()
+        job = Job(request.id, tokens, _spec(request.sampling), room, priority=request.priority, arrived=now)
+        self.scheduler.add(job)
+        self._answers[request.id] = _Answer(job, TextAssembler(self._tokenizer, request.stop), now)
+        return []
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request; nothing more is emitted for it. Unknown ids are ignored."""
+        answer = self._answers.pop(request_id, None)
+        if answer is not None:
+            self.scheduler.remove(answer.job)
+
+    def _check_queue(self, tokens: int) -> None:
+        waiting = self.scheduler.waiting
+        queued = sum(job.pending for job in waiting)
+        if len(waiting) < self._limits.queue_requests and queued + tokens <= self._limits.queue_tokens:
+            return
+        rate = self.scheduler.costs.predict(MEASURED_CHUNK) / MEASURED_CHUNK
+        raise Overloaded(
+            f"{self._model} has {len(waiting)} requests waiting, its limit",
+            hint="try again in a moment, or raise queue_requests",
+            retry_after=max(1.0, round(queued * rate, 1)),
+        )
+
+    def _room(self, request: GenerateRequest, prompt: int) -> int:
+        """How many tokens may be generated."""
+        if prompt == 0:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        context = self._runner.info.context
+        if prompt >= context:
+            raise ContextExceeded(
+                f"the prompt has {prompt:,} tokens; {self._model} takes {context:,}",
+                hint="shorten it, or load the model with a longer context (--context)",
+                param="messages",
+            )
+        room = context - prompt
+        return room if request.max_tokens is None else min(request.max_tokens, room)
+
+    # -- stepping --------------------------------------------------------------------------------
+
+    def step(self) -> list[Emission]:
+        """Schedule, run, and say what happened. Blocks for one step; returns at once when there is nothing to do."""
+        step = self.scheduler.plan(time.monotonic())
+        if step is None:
+            return []
+        emitted = self._announce(step)
+        began = time.monotonic()
+        self.steps += 1
+        self.step_predicted, self.step_started = step.predicted_s, began
+        for sequence in step.frees:
+            self._runner.free(sequence)
+        results = self._runner.collect(self._runner.submit(step.rows)) if step.rows else []
+        now = time.monotonic()
+        self.step_started = 0.0
+        for outcome in self.scheduler.commit(step, results, now, now - began):
+            if isinstance(outcome, Drawn):
+                emitted.extend(self._take(outcome))
+            else:
+                emitted.append(self._break(outcome))
+        return emitted
+
+    def _announce(self, step: Step) -> list[Emission]:
+        """Started for those whose first step this is, progress for those in a long prefill."""
+        emitted: list[Emission] = []
+        for job, row in zip(step.jobs, step.rows, strict=True):
+            answer = self._answers[job.id]
+            if not answer.announced:
+                answer.announced = True
+                emitted.append((job.id, Started(job.prompt_length, job.computed, job.sample.seed)))
+            if row.sample is None:
+                done = (row.start + len(row.tokens)) / job.prompt_length
+                emitted.append((job.id, Progress("prefill", min(1.0, done))))
+        return emitted
+
+    def _take(self, drawn: Drawn) -> list[Emission]:
+        """Turn a drawn token into text, or into the end of the answer."""
+        job = drawn.job
+        answer = self._answers[job.id]
+        if drawn.token in self._end:
+            return self._finish(answer, answer.text.finish(), "stop")
+        piece = answer.text.push(drawn.token)
+        if piece.stopped:
+            return self._finish(answer, piece.text, "stop")
+        if job.generated >= job.max_tokens:
+            return self._finish(answer, piece.text + answer.text.finish(), "length")
+        return [(job.id, TextDelta(piece.text))] if piece.text else []
+
+    def _finish(self, answer: _Answer, text: str, reason: FinishReason) -> list[Emission]:
+        job = answer.job
+        del self._answers[job.id]
+        self.scheduler.remove(job)
+        usage = Usage(job.prompt_length, job.generated, 0)
+        events: list[Event] = [ChoiceDone(reason), Finished(usage, _timings(answer))]
+        if text:
+            events.insert(0, TextDelta(text))
+        return [(job.id, event) for event in events]
+
+    def _break(self, broken: Broken) -> Emission:
+        job = broken.job
+        del self._answers[job.id]
+        self.scheduler.remove(job)
+        why = (
+            "the model produced numbers that are not finite"
+            if broken.reason == "nan"
+            else "the engine has no KV room left for this request, even alone"
+        )
+        error = GenerationFailed(
+            f"{self._model}: {why}", hint="try another prompt, or another variant of the model"
+        )
+        return (job.id, Failed(error.info))
+
+    def fail_all(self, error: EdgeError) -> list[Emission]:
+        """Give up every request (the engine itself failed)."""
+        emitted: list[Emission] = [(request_id, Failed(error.info)) for request_id in self._answers]
+        for request_id in list(self._answers):
+            self.cancel(request_id)
+        return emitted
+
+
+def _spec(sampling: Sampling) -> SampleSpec:
+    """A fully resolved sampling; what is still unsaid is neutral."""
+    return SampleSpec(
+        temperature=1.0 if sampling.temperature is None else sampling.temperature,
+        top_k=sampling.top_k or 0,
+        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        seed=sampling.seed or 0,
+    )
+
+
+def _timings(answer: _Answer) -> Timings:
+    job = answer.job
+    start, first, last = job.first_step, job.first_token, job.last_token
+    assert start is not None
+    assert first is not None
+    assert last is not None
+    return Timings(
+        queue_s=start - answer.accepted,
+        prefill_s=first - start,
+        decode_s=last - first,
+        total_s=last - answer.accepted,
+    )

@@ -1,0 +1,239 @@
+"""The worker process: one loaded model behind its own stdin and stdout. `python -m edgellm.engine.worker`
+
+reader thread      frames in; end of file means the daemon is gone: exit at once, whatever else runs
+prompt thread      chat template and tokeniser, so that a long conversation does not hold up a step
+heartbeat thread   every second: step number, how long it runs, how long it should
+main thread        load; then receive, schedule, run, emit
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+from edgellm import __version__
+from edgellm.contracts.engine import Tokenizer, TokenRunner
+from edgellm.contracts.events import Failed
+from edgellm.contracts.request import GenerateRequest
+from edgellm.engine import protocol
+from edgellm.engine.core import Emission, EngineCore
+from edgellm.engine.prompt import PromptEncoder
+from edgellm.engine.protocol import (
+    Cancel,
+    Emitted,
+    FromWorker,
+    Generate,
+    Heartbeat,
+    Hello,
+    Load,
+    LoadError,
+    Loading,
+    Ready,
+    Shutdown,
+    ToWorker,
+)
+from edgellm.errors import EdgeError, GenerationFailed, LoadFailed, WorkerDied
+
+
+class Prepared:
+    """A request whose prompt is tokenised, or why it could not be."""
+
+    def __init__(self, request: GenerateRequest, tokens: list[int] | EdgeError) -> None:
+        self.request = request
+        self.tokens = tokens
+
+
+class Pipe:
+    """Frames out, from any thread; frames in, on a thread of their own."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+        self._source = source
+        self._sink = sink
+        self._lock = threading.Lock()
+
+    def send(self, message: FromWorker) -> None:
+        frame = protocol.encode(message)
+        with self._lock:
+            try:
+                self._sink.write(frame)
+                self._sink.flush()
+            except OSError:
+                os._exit(0)  # nobody listens any more
+
+    def read_into(self, inbox: queue.SimpleQueue[ToWorker | Prepared]) -> None:
+        """Runs until the daemon closes the pipe, then ends the process: native code may be deep in a step."""
+        reader = protocol.FrameReader(ToWorker)
+        descriptor = self._source.fileno()
+        while data := os.read(descriptor, 1 << 16):
+            for message in reader.feed(data):
+                inbox.put(message)
+        os._exit(0)
+
+
+class Worker:
+    """Everything after the pipes are open."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._inbox: queue.SimpleQueue[ToWorker | Prepared] = queue.SimpleQueue()
+        self._core: EngineCore | None = None
+        self._encoder: PromptEncoder | None = None
+        self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
+        self._preparing: set[str] = set()  # asked for, prompt not ready yet
+
+    def run(self) -> None:
+        self._pipe.send(Hello(protocol.PROTOCOL, __version__, os.getpid()))
+        threading.Thread(target=self._pipe.read_into, args=(self._inbox,), name="reader", daemon=True).start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        first = self._inbox.get()
+        if not isinstance(first, Load):
+            return
+        try:
+            self._load(first)
+        except EdgeError as error:
+            self._pipe.send(LoadError(error.info))
+            return
+        except Exception as error:
+            self._pipe.send(LoadError(LoadFailed(f"{first.model} failed to load: {error}").info))
+            raise
+        self._loop()
+
+    # -- loading ---------------------------------------------------------------------------------
+
+    def _load(self, load: Load) -> None:
+        from edgellm import plugins
+        from edgellm.formats.gguf import read_model
+
+        began = time.monotonic()
+        plugin = plugins.engine(load.engine)
+        model = read_model(Path(load.path))
+        tokenizer = self._prompts.submit(plugin.tokenizer, model)  # beside the weights, not after them
+        runner = plugin.load(model, load.placement, lambda done: self._pipe.send(Loading(done)))
+        self._start(load, runner, tokenizer.result())
+        self._pipe.send(Ready(runner.info, time.monotonic() - began))
+
+    def _start(self, load: Load, runner: TokenRunner, tokenizer: Tokenizer) -> None:
+        core = EngineCore(load.model, runner, tokenizer, limits=load.limits)
+        core.warm_up()
+        self._encoder = PromptEncoder(tokenizer)
+        self._core = core
+
+    # -- serving ---------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        """Receive, schedule, run, emit. Waits for a message when there is nothing to run."""
+        core = self._core
+        assert core is not None
+        while self._receive(core):
+            try:
+                emitted = core.step()
+            except EdgeError as error:
+                emitted = core.fail_all(error)
+            except Exception as error:
+                # The engine's state is unknown now: fail what runs, retriably; the daemon starts a new process.
+                self._emit(core.fail_all(WorkerDied(f"the engine failed: {error}")))
+                raise
+            self._emit(emitted)
+
+    def _emit(self, events: list[Emission]) -> None:
+        if events:
+            self._pipe.send(Emitted(events))
+
+    def _receive(self, core: EngineCore) -> bool:
+        """Take every message that has arrived; False on Shutdown."""
+        for message in self._messages(wait=core.idle):
+            match message:
+                case Generate(request):
+                    self._preparing.add(request.id)
+                    self._prompts.submit(self._prepare, request)
+                case Prepared():
+                    self._accept(core, message)
+                case Cancel(request_id):
+                    self._preparing.discard(request_id)
+                    core.cancel(request_id)
+                case Shutdown():
+                    return False
+                case Load():
+                    pass  # one model per process; the daemon never asks twice
+        return True
+
+    def _messages(self, wait: bool) -> Iterable[ToWorker | Prepared]:
+        if wait:
+            yield self._inbox.get()
+        while True:
+            try:
+                yield self._inbox.get_nowait()
+            except queue.Empty:
+                return
+
+    def _prepare(self, request: GenerateRequest) -> None:
+        """On the prompt thread."""
+        assert self._encoder is not None
+        tokens: list[int] | EdgeError
+        try:
+            tokens = self._encoder.encode(request.prompt)
+        except EdgeError as error:
+            tokens = error
+        except Exception as error:
+            tokens = GenerationFailed(f"the prompt could not be prepared: {type(error).__name__}: {error}")
+        self._inbox.put(Prepared(request, tokens))
+
+    def _accept(self, core: EngineCore, prepared: Prepared) -> None:
+        request, tokens = prepared.request, prepared.tokens
+        if request.id not in self._preparing:
+            return  # cancelled meanwhile
+        self._preparing.discard(request.id)
+        if isinstance(tokens, EdgeError):
+            self._emit([(request.id, Failed(tokens.info))])
+        else:
+            self._emit(core.add(request, tokens))
+
+    # -- proof of life ---------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Beats during loading, long steps and idleness alike; only a stopped process is silent."""
+        while True:
+            self._pipe.send(self._pulse())
+            time.sleep(protocol.HEARTBEAT_S)
+
+    def _pulse(self) -> Heartbeat:
+        core = self._core
+        if core is None:
+            return Heartbeat(0, 0.0, 0.0, 0, 0, 0)
+        scheduler, started = core.scheduler, core.step_started
+        return Heartbeat(
+            step=core.steps,
+            step_age_s=time.monotonic() - started if started else 0.0,
+            step_predicted_s=core.step_predicted,
+            running=len(scheduler.active),
+            waiting=len(scheduler.waiting) + len(self._preparing),
+            kv_used=scheduler.ledger.used,
+        )
+
+
+def main() -> None:
+    from edgellm import platform
+
+    source, sink = platform.take_stdio_for_frames()
+    platform.become_killable_with_parent()
+    code = 0
+    try:
+        Worker(Pipe(source, sink)).run()
+    except Exception:  # the daemon keeps the end of stderr for its error message
+        traceback.print_exc()
+        code = 1
+    # Not a return from main: daemon threads and native libraries may hold up, or crash, a normal exit.
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
