@@ -1,0 +1,295 @@
+"""Every setting, in one table: name, type, allowed values, meaning and default.
+
+Precedence: defaults < config.toml < EDGELLM_* environment < flags. `load_settings` records where each value
+came from. Unknown keys are errors that name the nearest known one; a value out of range names what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from edgellm.errors import ConfigError
+from edgellm.paths import Paths
+
+PREFIX = "EDGELLM_"
+# Variables of ours that are not settings: where things live, and whether errors show their traceback.
+NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG"})
+SECRET = frozenset({"api_keys"})
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be set. Sizes are in tokens, times in seconds; 0 often means "decide for me"."""
+
+    host: Annotated[str, Meta(min_length=1, description="Address the server listens on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="TCP port of the server; 0 takes any free one")] = (
+        11435
+    )
+    api_keys: Annotated[
+        tuple[str, ...], Meta(description="Keys that clients must send; none: no key needed")
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...], Meta(description="Host names clients may use besides localhost and addresses")
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...], Meta(description="Web origins whose pages may call the server; none by default")
+    ] = ()
+    context: Annotated[
+        int,
+        Meta(
+            ge=0, description="Longest conversation in tokens; 0: as trained, at most 8192, as memory allows"
+        ),
+    ] = 0
+    capacity: Annotated[
+        int, Meta(ge=0, description="KV room in tokens over all conversations; 0: up to twice the context")
+    ] = 0
+    max_sequences: Annotated[int, Meta(ge=1, le=256, description="Conversations computed at once")] = 16
+    batch_tokens: Annotated[int, Meta(ge=1, le=65536, description="Most tokens of one step")] = 512
+    threads: Annotated[int, Meta(ge=0, le=1024, description="CPU threads; 0: the usable physical cores")] = 0
+    mmap: Annotated[bool, Meta(description="Map model files into memory instead of reading them")] = True
+    mlock: Annotated[bool, Meta(description="Pin the model in memory, so that it is never swapped out")] = (
+        False
+    )
+    gpu_layers: Annotated[int, Meta(ge=0, le=10_000, description="Layers kept on the GPU")] = 0
+    keep_alive_s: Annotated[
+        float, Meta(description="Seconds an idle model stays loaded; below 0: for as long as the daemon runs")
+    ] = 300.0
+    max_models: Annotated[int, Meta(ge=0, description="Models loaded at once; 0: as memory allows")] = 0
+    memory_reserve: Annotated[
+        float, Meta(ge=0.0, le=0.95, description="Fraction of the memory that is left to others")
+    ] = 0.10
+    idle_exit_s: Annotated[
+        float, Meta(gt=0.0, description="Seconds without work after which a background daemon leaves")
+    ] = 300.0
+    shutdown_grace_s: Annotated[
+        float, Meta(ge=0.0, le=3600.0, description="Seconds that running answers get when the daemon stops")
+    ] = 10.0
+    queue_requests: Annotated[int, Meta(ge=1, description="Requests that may wait; more are refused")] = 256
+    queue_tokens: Annotated[int, Meta(ge=1, description="Prompt tokens that may wait; more are refused")] = (
+        1_000_000
+    )
+    request_timeout_s: Annotated[
+        float, Meta(ge=0.0, description="Longest a whole answer may take, in seconds; 0: no limit")
+    ] = 0.0
+    heartbeat_timeout_s: Annotated[
+        float, Meta(ge=2.0, le=600.0, description="Seconds of silence after which a worker counts as dead")
+    ] = 10.0
+    log_level: Annotated[LogLevel, Meta(description="How much is logged")] = "info"
+    log_content: Annotated[bool, Meta(description="Log prompts and answers too")] = False
+    temperature: Annotated[
+        float,
+        Meta(
+            ge=0.0, le=100.0, description="Randomness where nothing else says; 0 always takes the likeliest"
+        ),
+    ] = 0.7
+    top_p: Annotated[
+        float,
+        Meta(gt=0.0, le=1.0, description="Keep the likeliest tokens up to this probability; 1 keeps all"),
+    ] = 0.9
+    top_k: Annotated[int, Meta(ge=0, description="Keep this many of the likeliest tokens; 0 keeps all")] = 50
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One setting as documentation: what it means, what it may be; `hint` is its annotated type."""
+
+    name: str
+    meaning: str
+    default: Any
+    allowed: str
+    hint: Any
+
+    @property
+    def kind(self) -> Any:
+        """The bare type: int, float, bool, str, a Literal or tuple[str, ...]."""
+        return get_args(self.hint)[0]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def secret(self) -> bool:
+        """Its value is never shown."""
+        return self.name in SECRET
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """The settings in force, and for each its source: "default", a file, a variable, or a flag."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+def fields() -> dict[str, Field]:
+    """Every setting by name, in the table's order."""
+    hints = get_type_hints(Settings, include_extras=True)
+    defaults = Settings()
+    return {name: _field(name, hints[name], getattr(defaults, name)) for name in Settings.__struct_fields__}
+
+
+def load_settings(
+    paths: Paths, flags: Mapping[str, object], environment: Mapping[str, str] | None = None
+) -> Resolved:
+    """Resolve every setting; raises ConfigError naming key, value and where it stands.
+
+    `flags` maps setting names to values, None meaning not given. `environment` defaults to the process's own;
+    an empty variable counts as unset, so that a blank line in a compose file does not drop the API keys.
+    """
+    table = fields()
+    values: dict[str, object] = {}
+    sources = dict.fromkeys(table, "default")
+    layers = (
+        _file_layer(paths.config_file, table),
+        _environment_layer(os.environ if environment is None else environment, table),
+        _flag_layer(flags, table),
+    )
+    for layer in layers:
+        for name, (value, source) in layer.items():
+            values[name] = _checked(table[name], value, source)
+            sources[name] = source
+    return Resolved(msgspec.structs.replace(Settings(), **values), sources)
+
+
+def shown(field: Field, value: object) -> str:
+    """A value as TOML for the screen; secrets are only counted."""
+    if field.secret and isinstance(value, tuple):
+        return f"({len(value)} set, not shown)" if value else "[]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_quoted(str(item)) for item in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+Layer = dict[str, tuple[object, str]]  # setting name -> value, source
+_TRUTH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+
+
+def _file_layer(path: Path, table: Mapping[str, Field]) -> Layer:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint="mend it or move it away") from error
+    import tomllib
+
+    try:
+        entries = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{path} is not valid TOML: {error}", hint='write lines such as `host = "127.0.0.1"`'
+        ) from error
+    for name, value in entries.items():
+        if name not in table:
+            hint = "settings stand at the top level, without a [section]" if isinstance(value, dict) else None
+            raise _unknown(name, str(path), list(table), hint)
+    return {name: (value, str(path)) for name, value in entries.items()}
+
+
+def _environment_layer(environment: Mapping[str, str], table: Mapping[str, Field]) -> Layer:
+    by_variable = {field.variable: field for field in table.values()}
+    layer: Layer = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
+            continue
+        if variable not in by_variable:
+            raise _unknown(variable, "the environment", [*by_variable, *NOT_SETTINGS])
+        if environment[variable].strip():
+            field = by_variable[variable]
+            layer[field.name] = (_from_text(field, environment[variable], variable), variable)
+    return layer
+
+
+def _flag_layer(flags: Mapping[str, object], table: Mapping[str, Field]) -> Layer:
+    layer: Layer = {}
+    for name, value in flags.items():
+        if name not in table:
+            raise _unknown(name, "the command line", list(table))
+        if value is not None:
+            layer[name] = (value, "flag")
+    return layer
+
+
+def _from_text(field: Field, text: str, source: str) -> object:
+    """The value that `text` stands for; lists are comma separated."""
+    text = text.strip()
+    try:
+        if get_origin(field.kind) is tuple:
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        if field.kind is bool:
+            return _TRUTH[text.lower()]
+        return field.kind(text) if field.kind in (int, float) else text
+    except (ValueError, KeyError) as error:
+        raise _refused(field, text, source) from error
+
+
+def _checked(field: Field, value: object, source: str) -> object:
+    try:
+        checked: object = msgspec.convert(value, field.hint)
+    except msgspec.ValidationError as error:
+        raise _refused(field, value, source) from error
+    blank = isinstance(checked, tuple) and not all(item.strip() for item in checked)
+    if blank or (isinstance(checked, float) and not math.isfinite(checked)):
+        raise _refused(field, value, source)
+    return checked
+
+
+def _refused(field: Field, value: object, source: str) -> ConfigError:
+    told = "with that value" if field.secret else f"= {reprlib.repr(value)}"
+    where = "the command line" if source == "flag" else source
+    return ConfigError(
+        f"{field.name} {told}, from {where}, is not allowed",
+        hint=f"{field.name} takes {field.allowed}",
+        param=field.name,
+    )
+
+
+def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -> ConfigError:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return ConfigError(
+        f"unknown setting {name} in {where}",
+        hint=hint or f"did you mean {near[0]}? `edgellm config` lists all",
+        param=name,
+    )
+
+
+def _field(name: str, hint: Any, default: Any) -> Field:
+    kind, meta = get_args(hint)
+    return Field(name, meta.description, default, _allowed(kind, meta), hint)
+
+
+def _allowed(kind: Any, meta: Meta) -> str:
+    """In words, what a setting takes."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        return "a list of texts (comma separated in the environment)"
+    if kind in (bool, str):
+        return "true or false" if kind is bool else "a text that is not empty"
+    noun = "a whole number" if kind is int else "a number"
+    low = (
+        f"above {meta.gt:g}"
+        if meta.gt is not None
+        else f"at least {meta.ge:g}"
+        if meta.ge is not None
+        else ""
+    )
+    high = f"at most {meta.le:g}" if meta.le is not None else ""
+    return ", ".join([noun, *filter(None, [" and ".join(filter(None, [low, high]))])])
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
