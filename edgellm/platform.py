@@ -1,0 +1,173 @@
+"""Everything that differs between operating systems: detached processes, private files, a worker's stdio, signals.
+
+Where a system lacks something, the function does what comes closest and says so. Nothing else in the project
+touches signals, POSIX modes or process groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+# -- files only this user may read -------------------------------------------------------------------
+
+
+def make_private(path: Path) -> None:
+    """Let only this user read a file or enter a folder. On Windows a user's profile folder is so already."""
+    if os.name == "posix":
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def make_private_folder(path: Path) -> None:
+    """Make the folder, with its parents, closed to other users; one that exists is left as it is."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file in one step; other users never see its content, readers never see half of it.
+
+    The folder must exist.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp makes it 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def open_private_log(path: Path) -> BinaryIO:
+    """A file to append to, unbuffered, made with its folder if missing; only this user may read it."""
+    make_private_folder(path.parent)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    return os.fdopen(descriptor, "ab", buffering=0)
+
+
+# -- processes ---------------------------------------------------------------------------------------
+
+
+def spawn_detached(argv: Sequence[str], log_path: Path) -> int:
+    """Start a process that outlives this one and its terminal; its output goes to `log_path`. Returns its pid.
+
+    It runs in the log's folder, so that it holds no other folder busy: paths in `argv` must be absolute.
+    Raises OSError when it cannot be started.
+    """
+    environment = dict(os.environ)
+    if environment.get("EDGELLM_HOME"):
+        environment["EDGELLM_HOME"] = str(Path(environment["EDGELLM_HOME"]).expanduser().absolute())
+    with open_private_log(log_path) as log:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=log_path.parent,
+            env=environment,
+            start_new_session=True,
+            creationflags=background_flags(),
+        )
+    # Reaped if it ends first: a caller may live long (the terminal app), and a zombie would look alive.
+    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+    return process.pid
+
+
+def background_flags() -> int:
+    """`creationflags` of a process without a console window, out of reach of this console's Ctrl+C. 0 elsewhere."""
+    if sys.platform == "win32":
+        return subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+    return 0
+
+
+def pid_alive(pid: int) -> bool:
+    """Whether a process of this id runs; one that has ended and waits to be reaped does not."""
+    import psutil
+
+    if pid <= 0:
+        return False
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def terminate(pid: int) -> bool:
+    """Ask a process to end (SIGTERM; Windows ends it at once). False when there is none."""
+    if pid <= 0:  # to kill(2) these are whole groups
+        return False
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except OSError:
+        return False
+    return True
+
+
+def death_of(returncode: int | None) -> str:
+    """How a process ended, in words: "exit code 1", "killed by SIGKILL"."""
+    if returncode is None:
+        return "still running"
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return f"killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"killed by signal {-returncode}"
+
+
+# -- inside a worker ---------------------------------------------------------------------------------
+
+
+def take_stdio_for_frames() -> tuple[BinaryIO, BinaryIO]:
+    """Take stdin and stdout away for frames: (source, sink). Call it first, before anything prints.
+
+    Native code prints to fd 1; from here on that is stderr, and fd 0 is empty. The two are not inherited by children.
+    """
+    source, sink = os.dup(0), os.dup(1)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os.dup2(2, 1)
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(source, os.O_BINARY)
+        msvcrt.setmode(sink, os.O_BINARY)
+    return os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
+
+
+def become_killable_with_parent() -> bool:
+    """Have the kernel kill this process when the thread that started it ends. Linux only; False elsewhere.
+
+    A second line of defence: the first is end of file on stdin, which every system has.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl+C to the parent, which knows what still runs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
