@@ -17,6 +17,7 @@ from edgellm.units import number, size
 AUTO_CONTEXT = 8192
 # A model that cannot hold this much is of no use; rather say that memory is short.
 MIN_AUTO_CONTEXT = 512
+_CONTEXT_STEP = 256  # engines round KV up to blocks; a context cut to fit must not be rounded past the budget
 # Automatic capacity may double the context as long as its KV takes no more than this share of available memory.
 _DOUBLE_SHARE = 8
 
@@ -91,7 +92,7 @@ def _context(cost: CostModel, settings: Settings, trained: int | None, room: Roo
     least = min(wanted, MIN_AUTO_CONTEXT)
     if fitting < least:
         raise _too_big(cost, least, room)
-    return fitting
+    return max(least, fitting // _CONTEXT_STEP * _CONTEXT_STEP)
 
 
 def _capacity(cost: CostModel, settings: Settings, context: int, room: Room) -> int:
