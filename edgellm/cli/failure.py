@@ -1,0 +1,81 @@
+"""Turns whatever ended a command into a message and an exit code. A traceback is shown only where it was asked for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import typer
+
+from edgellm.cli.output import Output
+from edgellm.errors import EdgeError, Interrupted, InvalidRequest
+
+PIPE_CLOSED = 141  # what a shell reports for a program that a closed pipe ended: 128 + SIGPIPE
+
+
+def report(error: BaseException, *, debug: bool, json: bool) -> int:
+    """Say what went wrong, on stderr, and return the exit code."""
+    output = Output(json=json)
+    output.clear_status()
+    if debug or os.environ.get("EDGELLM_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    if isinstance(error, (KeyboardInterrupt, typer.Abort, Interrupted)):
+        return Interrupted.exit_code
+    if _pipe_closed(error):
+        _abandon_stdout()
+        return PIPE_CLOSED
+    told = _translated(error)
+    output.error(told)
+    return told.exit_code
+
+
+def _translated(error: BaseException) -> EdgeError:
+    if isinstance(error, EdgeError):
+        return error
+    # A mistake in the options: typer brings its own copy of click or uses the installed one, so no class to name.
+    say = getattr(error, "format_message", None)
+    if callable(say):
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "command_path", "edgellm")
+        message = str(say()).rstrip(".")
+        return InvalidRequest(
+            message[:1].lower() + message[1:], hint=f"`{command} --help` shows what it takes"
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        from edgellm.errors import DiskFull
+
+        return DiskFull(
+            "the disk is full", hint="free some space; `edgellm list --sort size` shows the large models"
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        return InvalidRequest(f"{error.filename}: {error.strerror}")
+    from edgellm.paths import default_paths
+
+    return EdgeError(
+        f"internal error: {type(error).__name__}: {error}",
+        hint=f"--debug shows where; the daemon's logs are in {default_paths().logs}",
+    )
+
+
+def _pipe_closed(error: BaseException) -> bool:
+    """The reader of stdout has gone (`| head`). Windows says EINVAL, and names no file."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    return (
+        os.name == "nt" and isinstance(error, OSError) and error.errno == errno.EINVAL and not error.filename
+    )
+
+
+def _abandon_stdout() -> None:
+    """Point stdout at nothing, or the interpreter complains when it flushes at exit."""
+    try:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+    except (OSError, ValueError):
+        pass

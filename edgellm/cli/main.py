@@ -1,0 +1,250 @@
+"""The `edgellm` command: every command's signature, and the place where errors become messages and exit codes.
+
+This module is all that `edgellm --help` imports, so it imports nothing heavy: each body brings in its own module.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from edgellm.cli import options
+
+app = typer.Typer(
+    name="edgellm",
+    help="Language models on your own computer.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="First steps: edgellm pull smollm2:135m, then edgellm run smollm2:135m. Trouble: edgellm doctor.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version_flag: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; any command.")
+    ] = False,
+) -> None:
+    del debug  # taken out of the arguments by `main`, so that it may stand anywhere
+    if version_flag:
+        version()
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def pull(
+    reference: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A name of the catalogue, or a GGUF file.")
+    ],
+    name: Annotated[str | None, typer.Option("--name", help="Store it under this name.")] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fetch a model, verify it and put it into the store."""
+    from edgellm.cli import pull as command
+
+    command.pull_model(reference, name, json=json, quiet=quiet)
+
+
+@app.command("list")
+def list_(
+    sort: Annotated[str, typer.Option("--sort", help="name, params, size, context or used.")] = "name",
+    json: options.Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print names only.")] = False,
+) -> None:
+    """List the models in the store."""
+    from edgellm.cli import models as command
+
+    command.list_models(sort, json=json, quiet=quiet)
+
+
+@app.command()
+def show(name: options.ModelName, json: options.Json = False) -> None:
+    """Say what a model is: size, context, licence, defaults, where its file lies."""
+    from edgellm.cli import models as command
+
+    command.show_model(name, json=json)
+
+
+@app.command()
+def rm(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Models to remove.")],
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Remove models from the store; one that is loaded is stopped first."""
+    from edgellm.cli import models as command
+
+    command.remove_models(names, json=json, quiet=quiet)
+
+
+@app.command()
+def run(
+    name: options.ModelName,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROMPT]...", help="What to ask; piped input is added. Neither: a conversation."
+        ),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="Instructions that come first.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="0 always takes the likeliest.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Keep the likeliest up to this probability.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Keep this many of the likeliest; 0: all.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same answer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Longest answer, in tokens.")] = None,
+    stop_at: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", help="End the answer before this; repeatable."),
+    ] = None,
+    context: options.Context = None,
+    keep_alive: options.KeepAlive = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print figures also when piped.")] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Ask a model; the answer streams to stdout."""
+    from edgellm.cli import run as command
+
+    wanted = command.Wanted(
+        name, system, temperature, top_p, top_k, seed, max_tokens, tuple(stop_at or ()), context, keep_alive
+    )
+    command.run_model(wanted, prompt or [], verbose=verbose, json=json, quiet=quiet)
+
+
+@app.command()
+def ps(json: options.Json = False) -> None:
+    """List the models that are loaded now."""
+    from edgellm.cli import daemon as command
+
+    command.list_running(json=json)
+
+
+@app.command()
+def stop(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A loaded model.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Unload everything and end the daemon.")] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Unload a model, or end the daemon."""
+    from edgellm.cli import daemon as command
+
+    command.stop(name, everything=everything, json=json, quiet=quiet)
+
+
+@app.command()
+def serve(
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="TCP port; 11435 by default, 0 takes any free one.")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--api-key", metavar="KEY", help="Require this key; repeatable. Safer: EDGELLM_API_KEYS."
+        ),
+    ] = None,
+    context: options.Context = None,
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", help="Conversations computed at once.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="CPU threads; 0: the usable cores.")
+    ] = None,
+    max_models: Annotated[
+        int | None, typer.Option("--max-models", help="Models loaded at once; 0: as fits.")
+    ] = None,
+    keep_alive: options.KeepAlive = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = None,
+) -> None:
+    """Serve the OpenAI API until Ctrl+C."""
+    from edgellm.cli import daemon as command
+    from edgellm.cli.parse import duration
+
+    command.serve(
+        {
+            "host": host,
+            "port": port,
+            "api_keys": api_key,
+            "context": context,
+            "max_sequences": parallel,
+            "threads": threads,
+            "max_models": max_models,
+            "keep_alive_s": duration(keep_alive),
+            "log_level": log_level,
+        }
+    )
+
+
+@app.command()
+def config(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[SETTING]", help="Print only this one's value.")
+    ] = None,
+    path: Annotated[bool, typer.Option("--path", help="Print where the configuration file belongs.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Print every setting, where its value comes from, and what it means."""
+    from edgellm.cli import settings as command
+
+    command.show_settings(name, path=path, json=json)
+
+
+@app.command()
+def doctor(json: options.Json = False) -> None:
+    """Examine this machine, the engines, the store and the daemon; say what to do next."""
+    from edgellm.cli import doctor as command
+
+    command.examine(json=json)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from edgellm import __version__
+
+    typer.echo(f"edgellm {__version__}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; no exception leaves but SystemExit from a shell completion."""
+    from edgellm.cli.terminal import prepare_streams
+
+    prepare_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options_end = given.index("--") if "--" in given else len(given)
+    debug = "--debug" in given[:options_end]
+    words = [word for at, word in enumerate(given) if word != "--debug" or at >= options_end]
+    try:
+        code = app(words, prog_name="edgellm", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        from edgellm.cli.failure import report
+
+        return report(error, debug=debug, json="--json" in given[:options_end])
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

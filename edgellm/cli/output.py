@@ -1,0 +1,180 @@
+"""The one sink of every command: data to stdout, everything else to stderr.
+
+human   tables and lines; progress only where a terminal shows it
+json    one JSON document on stdout, saying the same and more; errors too
+quiet   data and errors only
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from edgellm.cli.terminal import encodes, has_colour, inert, is_terminal, width
+from edgellm.errors import EdgeError
+from edgellm.units import MIB, number, seconds
+
+_BAR_WIDTH = 32
+_REDRAW_S = 0.1
+_STYLES = {"dim": "2", "error": "31;1", "warn": "33"}
+
+
+class Output:
+    """Writes for one command. `json` and `quiet` are the user's flags."""
+
+    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+        self.json = json
+        self.quiet = quiet
+        self._status = 0  # characters of the status line that now stands on stderr
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person watches stderr, so that progress makes sense."""
+        return not self.quiet and is_terminal(sys.stderr)
+
+    def line(self, text: str = "") -> None:
+        """One line of data for people, on stdout; made inert."""
+        self.clear_status()
+        sys.stdout.write(inert(text) + "\n")
+
+    def document(self, value: object) -> None:
+        """The command's whole result as one JSON document on stdout."""
+        import msgspec
+
+        encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+        sys.stdout.write(encoded.decode("utf-8", errors="replace") + "\n")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table on stdout; a column whose name starts with ">" is aligned right."""
+        names = [name.removeprefix(">") for name in columns]
+        cells = [names, *[[inert(cell) for cell in row] for row in rows]]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
+        for row in cells:
+            parts = [
+                cell.rjust(wide) if name.startswith(">") else cell.ljust(wide)
+                for cell, wide, name in zip(row, widths, columns, strict=True)
+            ]
+            sys.stdout.write("  ".join(parts).rstrip() + "\n")
+
+    def note(self, text: str) -> None:
+        """Something worth knowing, on stderr; not in quiet or JSON mode."""
+        if not (self.quiet or self.json):
+            self._say(inert(text))
+
+    def footer(self, text: str) -> None:
+        """A note in faint letters."""
+        if not (self.quiet or self.json):
+            self._say(styled("dim", inert(text)))
+
+    def warn(self, text: str) -> None:
+        """Something the user should act on, on stderr in every mode."""
+        self._say(f"{styled('warn', 'warning:')} {inert(text)}")
+
+    def error(self, error: EdgeError) -> None:
+        """An error and the way out, on stderr; in JSON mode also as the document on stdout."""
+        if self.json:
+            self.document({"error": error.info})
+        self._say(f"{styled('error', 'error:')} {inert(error.message)}")
+        if error.hint:
+            self._say(f"hint: {inert(error.hint)}")
+
+    def status(self, text: str) -> None:
+        """Replace the status line, which stays on a terminal until the next output; nothing elsewhere."""
+        if not self.interactive:
+            return
+        shown = inert(text)[: width() - 1]
+        sys.stderr.write("\r" + shown.ljust(self._status))
+        sys.stderr.flush()
+        self._status = len(shown)
+
+    def clear_status(self) -> None:
+        """Remove the status line."""
+        if self._status:
+            sys.stderr.write("\r" + " " * self._status + "\r")
+            sys.stderr.flush()
+            self._status = 0
+
+    def _say(self, text: str) -> None:
+        self.clear_status()
+        sys.stdout.flush()  # so that the two streams keep their order on one terminal
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+class Answer:
+    """A model's answer on stdout as it comes: inert on a terminal, exact in a pipe, ended by exactly one newline."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._terminal = is_terminal(sys.stdout)
+        self._held = ""  # newlines that may turn out to be the last
+
+    def write(self, text: str) -> None:
+        """Show the next piece at once, but for newlines that nothing follows yet."""
+        text = self._held + text
+        body = text.rstrip("\n")
+        self._held = text[len(body) :]
+        if body:
+            self._output.clear_status()
+            sys.stdout.write(inert(body) if self._terminal else body)
+            sys.stdout.flush()
+
+    def end(self) -> None:
+        """Finish the line."""
+        self._output.clear_status()
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+class Bar:
+    """A progress bar on the status line: done and total in MiB, rate, time left; one last line stays."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._began: float | None = None
+        self._first = 0  # bytes that were there when it began (a resumed download)
+        self._drawn = 0.0
+
+    def update(self, done: int, total: int | None) -> None:
+        """Show `done` of `total` bytes; redraws at most ten times a second."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._first = now, done
+        if now - self._drawn >= _REDRAW_S:
+            self._drawn = now
+            left = [self._left(done, total, now)] if total and done < total else []
+            self._output.status(" · ".join([self._picture(done, total), *self._rate(done, now), *left]))
+
+    def finish(self, done: int, remark: str) -> None:
+        """Leave the full bar and a remark, such as "verified"."""
+        rate = self._rate(done, time.monotonic())
+        self._output.note(" · ".join([self._picture(done, done), *rate, remark]))
+
+    def _picture(self, done: int, total: int | None) -> str:
+        if not total:
+            return f"{done / MIB:.0f} MiB"
+        full, empty = ("━", " ") if encodes(sys.stderr, "━") else ("#", ".")
+        filled = min(_BAR_WIDTH, _BAR_WIDTH * done // total)
+        return (
+            f"{full * filled}{empty * (_BAR_WIDTH - filled)} {number(_mib(done))}/{number(_mib(total))} MiB"
+        )
+
+    def _rate(self, done: int, now: float) -> list[str]:
+        elapsed = now - (self._began if self._began is not None else now)
+        moved = done - self._first
+        return [f"{moved / elapsed / MIB:.0f} MiB/s"] if elapsed > 0.2 and moved > 0 else []
+
+    def _left(self, done: int, total: int, now: float) -> str:
+        elapsed = now - (self._began if self._began is not None else now)
+        moved = done - self._first
+        return f"{seconds((total - done) * elapsed / moved)} left" if elapsed > 1 and moved > 0 else "…"
+
+
+def styled(style: str, text: str) -> str:
+    """`text` in colour for stderr, where colour is possible and wanted."""
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if has_colour(sys.stderr) else text
+
+
+def _mib(count: int) -> int:
+    return max(1, round(count / MIB)) if count else 0

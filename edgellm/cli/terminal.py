@@ -1,0 +1,78 @@
+"""What is safe and possible on a terminal: text made inert, colour, width, encoding.
+
+Model output, file metadata and file names are untrusted: a terminal would act on escape sequences in them (set the
+clipboard, rewrite the screen, reverse the reading order). Here they become visible signs instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TextIO
+
+_PICTURES = {
+    code: 0x2400 + code for code in range(32) if code not in (0x09, 0x0A)
+}  # ESC is shown as ␛, and so on
+_UNSAFE: dict[int, int | None] = {
+    **_PICTURES,
+    0x0D: None,  # a carriage return overwrites its own line
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),  # C1: 0x9B is a CSI of one byte
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),  # bidirectional overrides
+}
+_MAX_LABEL = 300
+
+
+def inert(text: str) -> str:
+    """`text` with every control sequence made visible and harmless; newlines and tabs stay."""
+    return text.translate(_UNSAFE)
+
+
+def label(text: str, limit: int = _MAX_LABEL) -> str:
+    """Untrusted text for one line: inert, without line breaks, cut to `limit` characters."""
+    flat = " ".join(inert(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person sees this stream; a missing or closed one is seen by nobody."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether colour may be used: a terminal that speaks escape sequences, and no NO_COLOR (no-color.org)."""
+    environment = os.environ
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return False
+    # The old Windows console has neither variable, and would print the sequences.
+    return is_terminal(stream) and bool(environment.get("TERM") or environment.get("WT_SESSION"))
+
+
+def width() -> int:
+    """Columns to write in; 80 where nobody knows."""
+    return max(20, shutil.get_terminal_size((80, 24)).columns)
+
+
+def encodes(stream: TextIO, text: str) -> bool:
+    """Whether the stream's encoding has these characters."""
+    try:
+        text.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def prepare_streams() -> None:
+    """No character may break the output: pipes carry UTF-8, and what a console lacks becomes a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is None:  # replaced by a test or an embedding program
+            continue
+        if is_terminal(stream):
+            reconfigure(errors="replace")
+        else:
+            reconfigure(encoding="utf-8", errors="replace")
