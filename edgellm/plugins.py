@@ -35,7 +35,7 @@ def probe(name: str) -> Available | Unavailable:
 
 
 def engine_for(model: ModelFile, wanted: str | None = None) -> EnginePlugin:
-    """The first available engine that supports `model` (or just `wanted`). Raises EngineUnavailable with every reason."""
+    """The first available engine that supports `model` (or just `wanted`); EngineUnavailable says every reason."""
     reasons: list[str] = []
     hints: list[str] = []
     for name in [wanted] if wanted else engine_names():

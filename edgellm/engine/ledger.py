@@ -1,8 +1,8 @@
 """The KV ledger: how many cells are in use, with sharing counted once.
 
 A sequence is a chain of segments, runs of cells computed together. Forking shares segments; a cell lives as long as any
-sequence covers it, so a segment occupies as many cells as its longest user covers. This mirrors what engines do, without
-asking them: llama.cpp reports no free count.
+sequence covers it, so a segment occupies as many cells as its longest user covers. This mirrors what engines do,
+without asking them: llama.cpp reports no free count.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 Rules, in this order:
   - Every decoding job gets its row: those who read must not wait.
-  - Prefill fills what is left of the step: of its tokens and of its time (a step stays under `decode_step_s` while anyone
-    decodes, under `step_s` otherwise, as far as chunks of MIN_CHUNK allow).
+  - Prefill fills what is left of the step: of its tokens and of its time (a step stays under `decode_step_s` while
+    anyone decodes, under `step_s` otherwise, as far as chunks of MIN_CHUNK allow).
   - Among prefills, lower `priority` first; within one, least predicted work first minus the time already waited: short
     prompts overtake long ones, and waiting as long as the difference makes up for it, so nobody starves.
   - When KV runs out, the lowest and latest job gives up its sequence and is computed again later. Its text does not
