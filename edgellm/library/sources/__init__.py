@@ -1,0 +1,1 @@
+"""Where model files come from. Each source stages one verified file; publishing is not its business."""
