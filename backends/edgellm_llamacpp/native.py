@@ -1,0 +1,221 @@
+"""llama.cpp's shared library: import, log, models and contexts. Nothing else in this package loads or frees anything.
+
+Handles are freed exactly once: on `close`, when the last user lets go, or at interpreter exit, contexts before the
+models they read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgellm.contracts.engine import Placement
+from edgellm.errors import LoadFailed
+
+MICRO_BATCH = 512  # tokens computed at once: scratch memory grows with it, speed no more
+
+_WARN, _ERROR, _CONTINUED = 3, 4, 5  # enum ggml_log_level; the binding's own table still has the old order
+_GENERIC = ("failed to load model", "failed to initialize", "failed to create context")
+
+
+class NativeLog:
+    """llama.cpp's log: warnings and errors are kept (the last 64 lines), errors also go to stderr.
+
+    The library would print all of it; a screen being drawn does not survive that.
+    """
+
+    def __init__(self, api: Any) -> None:
+        self._lines: deque[tuple[int, str]] = deque(maxlen=64)
+        self._level = 0
+        self._callback = api.llama_log_callback(
+            self._write
+        )  # C keeps the address: this object must outlive all use
+        api.llama_log_set(self._callback, None)
+
+    def clear(self) -> None:
+        self._lines.clear()
+
+    def problem(self) -> str | None:
+        """The most telling recent line: the last error that says more than that something failed."""
+        errors = [line for level, line in self._lines if level >= _ERROR]
+        telling = [line for line in errors if not any(phrase in line for phrase in _GENERIC)]
+        return _without_function((telling or errors)[-1]) if errors else None
+
+    def _write(self, level: int, text: bytes | None, _data: object) -> None:
+        if level == _CONTINUED:
+            level = self._level
+        self._level = level
+        if level < _WARN:
+            return
+        line = (text or b"").decode("utf-8", "replace").rstrip()
+        if line:
+            self._lines.append((level, line))
+            if level >= _ERROR and sys.stderr is not None:
+                sys.stderr.write(f"llama.cpp: {line}\n")
+
+
+class Library:
+    """The binding (`api`) with its log tamed and its backends initialised."""
+
+    def __init__(self) -> None:
+        import llama_cpp
+
+        self.api: Any = llama_cpp
+        self.log = NativeLog(llama_cpp)
+        llama_cpp.llama_backend_init()
+
+
+_loading = threading.Lock()
+
+
+@cache
+def _library() -> Library:
+    return Library()
+
+
+def library() -> Library:
+    """The one instance of the process. Raises whatever the import raises; `probe` turns that into words."""
+    with _loading:
+        return _library()
+
+
+class Model:
+    """A model that llama.cpp opened: the whole of it, or its vocabulary only."""
+
+    def __init__(self, lib: Library, pointer: int) -> None:
+        self.pointer = pointer
+        self.vocabulary: int = lib.api.llama_model_get_vocab(pointer)
+        self._finalizer = weakref.finalize(self, lib.api.llama_model_free, pointer)
+
+
+class Context:
+    """The KV memory and scratch of one loaded model; keeps the model alive until it is closed."""
+
+    def __init__(self, lib: Library, model: Model, pointer: int) -> None:
+        self.pointer = pointer
+        self.memory: int = lib.api.llama_get_memory(pointer)
+        # `model` travels with the finalizer, so that the model cannot be freed first.
+        self._finalizer = weakref.finalize(self, _free_context, lib.api, pointer, model)
+
+    def close(self) -> None:
+        """Free it now; a second call does nothing."""
+        self._finalizer()
+
+
+def _free_context(api: Any, pointer: int, _model: Model) -> None:
+    api.llama_free(pointer)
+
+
+def open_vocabulary(lib: Library, path: Path) -> Model:
+    """The vocabulary and metadata alone: no weights are read. Raises LoadFailed."""
+    params = lib.api.llama_model_default_params()
+    params.vocab_only = True
+    params.load_mode = lib.api.LLAMA_LOAD_MODE_MMAP
+    return _open(lib, path, params)
+
+
+def open_model(lib: Library, path: Path, placement: Placement, progress: Callable[[float], None]) -> Model:
+    """The whole model, placed as told. Raises LoadFailed, or whatever `progress` raised (which stops the load)."""
+    api = lib.api
+    raised: list[BaseException] = []
+
+    def report(done: float, _data: object) -> bool:
+        try:
+            progress(min(max(done, 0.0), 1.0))
+        except BaseException as error:  # must not unwind through C; raised again below
+            raised.append(error)
+        return not raised
+
+    callback = api.llama_progress_callback(report)  # held here: C calls it until the load returns
+    no_devices = (ctypes.c_void_p * 1)()
+    params = api.llama_model_default_params()
+    if placement.gpu_layers == 0:
+        params.devices = ctypes.addressof(no_devices)  # an empty list; none at all would mean every GPU
+    params.n_gpu_layers = placement.gpu_layers
+    params.split_mode = api.LLAMA_SPLIT_MODE_LAYER
+    params.main_gpu = 0
+    params.load_mode = _load_mode(api, placement)
+    params.vocab_only = False
+    params.check_tensors = False  # whoever stored the file verified its checksum
+    params.use_extra_bufts = True  # weights repacked for the CPU's widest instructions
+    params.progress_callback = callback
+    try:
+        return _open(lib, path, params)
+    except LoadFailed:
+        if raised:
+            raise raised[0] from None
+        raise
+
+
+def open_context(lib: Library, model: Model, placement: Placement) -> Context:
+    """KV memory and scratch for `placement`. Every parameter that matters is set: the defaults fit one chat at a time.
+
+    Raises LoadFailed.
+    """
+    api = lib.api
+    params = api.llama_context_default_params()
+    params.n_ctx = placement.capacity
+    params.n_batch = placement.batch_tokens
+    params.n_ubatch = min(placement.batch_tokens, MICRO_BATCH)
+    params.n_seq_max = placement.max_sequences
+    params.n_rs_seq = 0
+    # At most one output per sequence and step. Fewer than n_seq_max aborts the process; 0 would reserve a row of
+    # logits for every token of a batch.
+    params.n_outputs_max = placement.max_sequences
+    params.n_outputs_max_per_seq = 1
+    params.n_threads = placement.threads
+    params.n_threads_batch = placement.threads_batch
+    params.ctx_type = api.LLAMA_CONTEXT_TYPE_DEFAULT
+    params.rope_scaling_type = api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED
+    params.pooling_type = api.LLAMA_POOLING_TYPE_NONE
+    params.attention_type = api.LLAMA_ATTENTION_TYPE_UNSPECIFIED
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    params.type_k = params.type_v = api.GGML_TYPE_F16  # quantised KV falls to scalar code on CPUs
+    params.embeddings = False
+    params.offload_kqv = params.op_offload = placement.gpu_layers != 0
+    params.no_perf = True
+    # Windowed layers keep min(capacity, window x sequences + batch) cells: the same memory for small capacities,
+    # less for large ones. What they forget, `reusable` sees in the lowest position still there.
+    params.swa_full = False
+    params.kv_unified = True  # one pool, so that forks share cells instead of copying them
+    lib.log.clear()
+    pointer = api.llama_init_from_model(model.pointer, params)
+    if not pointer:
+        raise LoadFailed(
+            f"llama.cpp could not make room to run the model: {lib.log.problem() or 'it does not say why'}",
+            hint="a smaller context or fewer sequences needs less memory",
+        )
+    return Context(lib, model, pointer)
+
+
+def _open(lib: Library, path: Path, params: Any) -> Model:
+    lib.log.clear()
+    pointer = lib.api.llama_model_load_from_file(str(path).encode("utf-8", "surrogateescape"), params)
+    if not pointer:
+        raise LoadFailed(
+            f"llama.cpp cannot load {path.name}: {lib.log.problem() or 'it does not say why'}",
+            hint="the file may be damaged, or newer than the installed llama-cpp-python: pull it again, or update that",
+        )
+    return Model(lib, pointer)
+
+
+def _load_mode(api: Any, placement: Placement) -> int:
+    mode: int
+    if placement.use_mmap:
+        mode = api.LLAMA_LOAD_MODE_MMAP_MLOCK if placement.use_mlock else api.LLAMA_LOAD_MODE_MMAP
+    else:
+        mode = api.LLAMA_LOAD_MODE_MLOCK if placement.use_mlock else api.LLAMA_LOAD_MODE_NONE
+    return mode
+
+
+def _without_function(line: str) -> str:
+    """`llama_model_load: error loading model: bad magic` says it in its last two parts."""
+    head, separator, rest = line.partition(": ")
+    return rest if separator and " " not in head else line

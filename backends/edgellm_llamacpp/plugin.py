@@ -1,0 +1,160 @@
+"""The llama.cpp engine as the app sees it. Nothing heavy is imported here: entry points are listed everywhere."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgellm.contracts.engine import (
+    Available,
+    CostModel,
+    EnginePlugin,
+    ModelFile,
+    Placement,
+    Tokenizer,
+    TokenRunner,
+    Unavailable,
+)
+from edgellm.errors import LoadFailed
+
+if TYPE_CHECKING:
+    from edgellm_llamacpp.native import Library, Model
+
+_INSTALL = (
+    "`pip install llama-cpp-python`; it compiles for some minutes and needs a C++ compiler "
+    "(Debian: build-essential, macOS: xcode-select --install, Windows: Visual Studio Build Tools)"
+)
+_NOT_MODELS = {
+    "mmproj": "it is the vision or audio part of a model; run the model it belongs to",
+    "adapter": "it is an adapter; run the model it belongs to",
+    "imatrix": "it is an importance matrix for quantising, not a model",
+}
+_EMBEDDERS = frozenset(
+    {"bert", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3"}
+    | {"eurobert", "gemma-embedding", "t5encoder"}
+)
+
+
+class LlamaCppPlugin:
+    """The whole surface of the engine.
+
+    A vocabulary is part of a loaded model, and reading it again takes up to half a second for large ones; so files that
+    are open are remembered, weakly, for as long as someone uses them. `load` first, then `tokenizer`, is fastest.
+    """
+
+    name = "llamacpp"
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakValueDictionary[tuple[Path, int, int], Model] = weakref.WeakValueDictionary()
+
+    def probe(self) -> Available | Unavailable:
+        try:
+            import llama_cpp
+        except ImportError as error:
+            return Unavailable(f"llama-cpp-python is not installed ({error})", _INSTALL)
+        except (OSError, RuntimeError, AttributeError) as error:
+            return Unavailable(f"llama-cpp-python does not work here: {error}", f"reinstall it: {_INSTALL}")
+        features = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
+        return Available(version=str(llama_cpp.__version__), detail=features.strip(" |\n"))
+
+    def supports(self, model: ModelFile) -> str | None:
+        """Refuses only what certainly cannot generate text; which architectures it knows, loading tells."""
+        kind = str(model.metadata.get("general.type", "model"))
+        if kind in _NOT_MODELS:
+            return _NOT_MODELS[kind]
+        if model.architecture == "clip":
+            return _NOT_MODELS["mmproj"]
+        causal = model.metadata.get(f"{model.architecture}.attention.causal", True)
+        if model.architecture in _EMBEDDERS or causal is False:
+            return f"{model.architecture} models make embeddings, not text"
+        if not model.tensors:
+            return "the file holds a vocabulary and no weights"
+        if model.metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
+            return "the file has no tokenizer"
+        return None
+
+    def cost_model(self, model: ModelFile) -> CostModel:
+        from edgellm_llamacpp.costs import cost_model
+
+        return cost_model(model)
+
+    def tokenizer(self, model: ModelFile) -> Tokenizer:
+        """Raises LoadFailed when the file has no usable vocabulary."""
+        from edgellm_llamacpp.native import open_vocabulary
+        from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
+
+        lib = _library()
+        opened = self._open.get(key := _key(model.path))
+        if opened is None:
+            opened = self._open[key] = open_vocabulary(lib, model.path)
+        if lib.api.llama_vocab_type(opened.vocabulary) == lib.api.LLAMA_VOCAB_TYPE_NONE:
+            raise LoadFailed(f"{model.path.name} has no tokenizer", hint="get the model in another file")
+        return LlamaCppTokenizer(lib, opened)
+
+    def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:
+        from edgellm_llamacpp.native import open_context, open_model
+        from edgellm_llamacpp.runner import LlamaCppRunner
+
+        lib = _library()
+        _check(lib, placement)
+        opened = open_model(lib, model.path, placement, progress)
+        _refuse(lib, opened, model.path.name)
+        context = open_context(lib, opened, placement)
+        self._open[_key(model.path)] = opened
+        progress(1.0)
+        return LlamaCppRunner(lib, opened, context, placement)
+
+
+def _library() -> Library:
+    from edgellm_llamacpp.native import library
+
+    try:
+        return library()
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise LoadFailed(f"llama-cpp-python does not work here: {error}", hint=_INSTALL) from error
+
+
+def _key(path: Path) -> tuple[Path, int, int]:
+    """A file as it is now: replaced in place, it is another."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise LoadFailed(f"cannot open {path}: {error.strerror}", hint="pull the model again") from error
+    return path, found.st_mtime_ns, found.st_size
+
+
+def _check(lib: Library, placement: Placement) -> None:
+    most = int(lib.api.llama_max_parallel_sequences())
+    if not 1 <= placement.max_sequences <= most:
+        raise LoadFailed(
+            f"llama.cpp keeps 1 to {most} sequences, not {placement.max_sequences}",
+            hint="change max_sequences",
+        )
+    for name in ("context", "capacity", "batch_tokens", "threads", "threads_batch"):
+        if getattr(placement, name) < 1:
+            raise LoadFailed(f"{name} is {getattr(placement, name)}; it must be at least 1")
+    if placement.batch_tokens < placement.max_sequences:
+        raise LoadFailed(
+            f"batch_tokens is {placement.batch_tokens}, less than one for each of {placement.max_sequences} sequences",
+            hint="raise batch_tokens, or lower max_sequences",
+        )
+
+
+def _refuse(lib: Library, opened: Model, name: str) -> None:
+    """Models that load but do not continue text one token at a time."""
+    api = lib.api
+    if api.llama_model_has_encoder(opened.pointer):
+        raise LoadFailed(f"{name} is an encoder-decoder model", hint="this engine runs decoder-only models")
+    if not api.llama_model_has_decoder(opened.pointer):
+        raise LoadFailed(
+            f"{name} makes embeddings, not text", hint="this engine runs models that generate text"
+        )
+    if api.llama_model_is_diffusion(opened.pointer):
+        raise LoadFailed(
+            f"{name} is a diffusion model", hint="this engine runs models that write token by token"
+        )
+
+
+plugin: EnginePlugin = LlamaCppPlugin()

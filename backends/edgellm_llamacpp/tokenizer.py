@@ -1,0 +1,170 @@
+"""Text to token ids and back, by llama.cpp's own tokenizer from the model's own vocabulary."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cached_property
+from itertools import repeat
+
+from edgellm.errors import InvalidRequest
+from edgellm_llamacpp.native import Library, Model
+
+LONGEST_RUN = 700  # characters
+_LARGEST = 2**31 - 1  # bytes, and tokens, of one call
+_LONG_RUNS = re.compile(rf"\S{{{LONGEST_RUN + 1},}}|\s{{{LONGEST_RUN + 1},}}")
+_BEFORE_MARK = re.compile(r"\w(?=[^\w\s])")
+
+
+class LlamaCppTokenizer:
+    """Tokenizer over one vocabulary.
+
+    Text need not be valid Unicode: pairs of surrogates are joined, and a lone one, which stands for no character,
+    becomes U+FFFD. Methods may be called from several threads.
+    """
+
+    def __init__(self, lib: Library, model: Model) -> None:
+        self._api = lib.api
+        self._model = model  # held: the vocabulary is part of it
+        self._vocabulary = model.vocabulary
+        self._size = int(self._api.llama_vocab_n_tokens(self._vocabulary))
+        # Some byte-pair vocabularies are cut by std::regex, which recurses once per character.
+        self._cuts = self._api.llama_vocab_type(self._vocabulary) == self._api.LLAMA_VOCAB_TYPE_BPE
+        self._pieces: dict[int, bytes] = {}
+
+    @property
+    def bos(self) -> int | None:
+        return self._special("bos")
+
+    @property
+    def eos(self) -> int | None:
+        return self._special("eos")
+
+    @property
+    def adds_bos(self) -> bool:
+        return bool(self._api.llama_vocab_get_add_bos(self._vocabulary))
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._size
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        source = self._api.llama_model_chat_template(self._model.pointer, None)
+        return source.decode("utf-8", "replace") if source else None
+
+    @cached_property
+    def end_of_generation(self) -> frozenset[int]:
+        """Every id that llama.cpp takes for an end. It marks them as control tokens, but for those a header names."""
+        named = ctypes.create_string_buffer(16)
+        found = (
+            self._api.llama_model_meta_val_str(self._model.pointer, b"tokenizer.ggml.eom_token_id", named, 16)
+            > 0
+        )
+        by_name = [self._special(name) for name in ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")]
+        by_name.append(int(named.value) if found and named.value.isdigit() else None)
+        candidates = {
+            *self._control,
+            *(token for token in by_name if token is not None and token < self._size),
+        }
+        return frozenset(
+            token for token in candidates if self._api.llama_vocab_is_eog(self._vocabulary, token)
+        )
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        return tuple(text for token in self._control if (text := self.token_text(token)))
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of `text`, BOS never added. Raises InvalidRequest for more than 2 GiB.
+
+        A run of over LONGEST_RUN characters without a break is cut where a token would most likely end anyway.
+        """
+        if not self._cuts or len(text) <= LONGEST_RUN:
+            return self._encode(text, special)
+        ids: list[int] = []
+        start = 0
+        for cut in self._cut_points(text, special):
+            ids += self._encode(text[start:cut], special)
+            start = cut
+        return ids + self._encode(text[start:], special)
+
+    def token_text(self, token: int) -> str:
+        return self._piece(token, True).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._piece(token, False)
+        return piece
+
+    # -- inside
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        data = _utf8(text)
+        if not data:
+            return []
+        if len(data) > _LARGEST:
+            raise InvalidRequest(
+                f"the text has {len(data)} bytes; at most {_LARGEST} can be tokenised at once"
+            )
+        room = len(data) + 8
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            count = self._api.llama_tokenize(self._vocabulary, data, len(data), ids, room, False, special)
+            if count >= 0:
+                return ids[:count]
+            if count == -_LARGEST - 1:
+                raise InvalidRequest("the text has more tokens than can be counted")
+            room = -count
+
+    def _cut_points(self, text: str, special: bool) -> list[int]:
+        """Where to cut overlong runs: at most LONGEST_RUN apart, before punctuation where there is any.
+
+        Measured: std::regex overflows a stack of 512 KiB, what some systems give a thread, at over 1,500 characters.
+        """
+        cuts: list[int] = []
+        for run in _LONG_RUNS.finditer(text):
+            start, end = run.span()
+            while end - start > LONGEST_RUN:
+                limit = start + LONGEST_RUN
+                mark = _BEFORE_MARK.search(text, start + LONGEST_RUN // 2, limit)
+                cut = mark.end() if mark else limit
+                start = self._outside_control_text(text, start, cut) if special else cut
+                cuts.append(start)
+        return cuts
+
+    def _outside_control_text(self, text: str, low: int, cut: int) -> int:
+        """`cut`, or the start (above `low`) of the control token's text that it would split."""
+        longest = max(map(len, self.special_texts), default=0)
+        for start in range(max(low, cut - longest) + 1, cut):
+            if any(start + len(name) > cut and text.startswith(name, start) for name in self.special_texts):
+                return start
+        return cut
+
+    @cached_property
+    def _control(self) -> tuple[int, ...]:
+        flags = map(self._api.llama_vocab_is_control, repeat(self._vocabulary), range(self._size))
+        return tuple(token for token, control in enumerate(flags) if control)
+
+    def _special(self, name: str) -> int | None:
+        token = int(getattr(self._api, f"llama_vocab_{name}")(self._vocabulary))
+        return token if 0 <= token < self._size else None
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < self._size:
+            raise ValueError(f"token {token} is not one of the {self._size} in the vocabulary")
+        room = 256
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            count = self._api.llama_token_to_piece(self._vocabulary, token, buffer, room, 0, special)
+            if count >= 0:
+                return buffer.raw[:count]
+            room = -count
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
