@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -130,6 +130,26 @@ def death_of(returncode: int | None) -> str:
         return f"killed by signal {-returncode}"
 
 
+# -- being asked to end ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def end_signals(notify: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, `notify` is called at each request to end this process: Ctrl+C, SIGTERM, a closed terminal.
+
+    For the main thread. `notify` runs between any two bytecodes: let it only hand on what happened.
+    """
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Windows' Ctrl+Break; SIGHUP it lacks
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, lambda *_: notify()) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 # -- inside a worker ---------------------------------------------------------------------------------
 
 
@@ -166,8 +186,3 @@ def become_killable_with_parent() -> bool:
         return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
-
-
-def ignore_interrupts() -> None:
-    """Leave Ctrl+C to the parent, which knows what still runs."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

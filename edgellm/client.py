@@ -1,0 +1,286 @@
+"""DaemonClient: finds the daemon, or starts one, and talks to it. What the command line and the terminal app use.
+
+The daemon tells where it is in `daemon.json` (readable by its user only): url, pid, version, token. A file whose
+process is gone, or at whose address somebody else answers, counts for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from edgellm import __version__, platform
+from edgellm.config import SECRET, Settings, load_settings
+from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.events import Event, Failed, Finished
+from edgellm.contracts.request import GenerateRequest
+from edgellm.errors import DaemonError, EdgeError, ErrorInfo, Unavailable
+from edgellm.paths import Paths
+
+if TYPE_CHECKING:
+    import httpx2
+
+START_S = 30.0  # for a daemon to answer: Python may come from a slow disk
+SILENCE_S = 30.0  # the daemon says something at least every ten seconds
+_POLL_S = 0.01
+_LOG_LINES = 5
+
+
+class DaemonInfo(msgspec.Struct, frozen=True):
+    """Where a daemon is. What daemon.json holds."""
+
+    url: str
+    pid: int
+    version: str
+    token: str
+
+
+def info_path(paths: Paths) -> Path:
+    return paths.runtime / "daemon.json"
+
+
+def read_info(paths: Paths) -> DaemonInfo | None:
+    """What daemon.json says, true or not; None when there is none."""
+    try:
+        return msgspec.json.decode(info_path(paths).read_bytes(), type=DaemonInfo)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+class DaemonClient:
+    """A connection to a running daemon. Close it, or use it in a `with` block."""
+
+    def __init__(self, info: DaemonInfo) -> None:
+        import httpx2
+
+        self.info = info
+        self._errors: tuple[type[Exception], ...] = (httpx2.HTTPError, httpx2.StreamError)
+        self._http = httpx2.Client(
+            base_url=info.url,
+            headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
+            timeout=SILENCE_S,
+            trust_env=False,  # a proxy set for the internet must not see, or break, what stays on this machine
+        )
+
+    @classmethod
+    def find(cls, paths: Paths, *, any_version: bool = False) -> DaemonClient | None:
+        """The running daemon; None when there is none.
+
+        Raises DaemonError when it is of another version (unless `any_version`: enough to stop it) or does not answer.
+        """
+        info = read_info(paths)
+        if info is None or not platform.pid_alive(info.pid):
+            return None
+        client = cls(info)
+        try:
+            if not client._answers():
+                client.close()
+                return None
+            if info.version != __version__ and not any_version:
+                raise DaemonError(
+                    f"the running daemon is edgellm {info.version}, this is {__version__}",
+                    hint="`edgellm stop --all` ends it; the next command starts the right one",
+                )
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    @classmethod
+    def connect_or_start(cls, paths: Paths, settings: Settings, preload: str | None = None) -> DaemonClient:
+        """The running daemon, or a new one in the background, which loads `preload` at once.
+
+        Raises DaemonError with the last lines of its log when it does not start.
+        """
+        client = cls.find(paths)
+        if client is not None:
+            return client
+        from filelock import FileLock, Timeout
+
+        platform.make_private_folder(paths.runtime)
+        try:
+            # One of several clients starts it, the others find it when their turn comes.
+            with FileLock(str(paths.runtime / "start.lock"), timeout=2 * START_S):
+                return cls.find(paths) or cls._start(paths, settings, preload)
+        except Timeout as error:
+            raise DaemonError("another command is starting the daemon and does not finish") from error
+
+    @classmethod
+    def _start(cls, paths: Paths, settings: Settings, preload: str | None) -> DaemonClient:
+        log = paths.logs / "daemon.log"
+        written = log.stat().st_size if log.exists() else 0
+        try:
+            pid = platform.spawn_detached(_daemon_argv(paths, settings, preload), log)
+        except OSError as error:
+            raise DaemonError(
+                f"the daemon cannot be started: {error}", hint="`edgellm doctor` says more"
+            ) from error
+        import httpx2  # noqa: F401 - imported while the daemon starts
+
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            info = read_info(paths)
+            if info is not None and (client := cls.find(paths)) is not None:
+                return client
+            if not platform.pid_alive(pid) and read_info(paths) is None:
+                raise DaemonError(f"the daemon did not start{_tail(log, written)}", hint=f"its log is {log}")
+            time.sleep(_POLL_S)
+        raise DaemonError(
+            f"the daemon did not answer within {START_S:.0f} s{_tail(log, written)}", hint=f"its log is {log}"
+        )
+
+    # -- what it can be asked ----------------------------------------------------------------------
+
+    def generate(self, request: GenerateRequest) -> Iterator[Event]:
+        """Stream an answer. Whatever goes wrong comes as `Failed`. Closing the iterator cancels the request."""
+        try:
+            with self._http.stream(
+                "POST", "/edgellm/v1/generate", content=msgspec.json.encode(request)
+            ) as response:
+                if response.status_code != 200:
+                    response.read()
+                    yield Failed(_error(response))
+                    return
+                for event in _events(response.iter_raw()):
+                    yield event
+                    if isinstance(event, Finished | Failed):
+                        return
+        except self._errors as error:
+            yield Failed(self._gone(error).info)
+            return
+        except EdgeError as error:
+            yield Failed(error.info)
+            return
+        yield Failed(self._gone(None).info)
+
+    def ps(self) -> list[LoadedModel]:
+        """The models in memory. Raises Unavailable when the daemon is gone, as all that follow."""
+        return msgspec.convert(self._ask("GET", "/edgellm/v1/ps")["models"], list[LoadedModel])
+
+    def stop(self, model: str) -> bool:
+        """Unload a model after its running answers; False when it was not loaded. Raises InvalidName, NotFound."""
+        return bool(self._ask("POST", "/edgellm/v1/stop", {"model": model}, timeout=None)["stopped"])
+
+    def health(self) -> dict[str, Any]:
+        """status, version, and the models' states; also while it is ending."""
+        return self._ask("GET", "/health", accept=(200, 503))
+
+    def shutdown(self, wait_s: float = 20.0) -> bool:
+        """Ask the daemon to end, its running answers first; whether it is gone within `wait_s` seconds."""
+        self._ask("POST", "/edgellm/v1/shutdown", {})
+        self.close()
+        deadline = time.monotonic() + wait_s
+        while platform.pid_alive(self.info.pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> DaemonClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _answers(self) -> bool:
+        """Whether the daemon of that file is behind that address. Raises DaemonError where all is silence."""
+        import httpx2
+
+        try:
+            found = self._http.get("/edgellm/v1/version").json()
+        except httpx2.TimeoutException as error:
+            raise DaemonError(
+                f"the daemon at {self.info.url} (pid {self.info.pid}) does not answer",
+                hint=f"end it with `kill {self.info.pid}`; the next command starts another",
+            ) from error
+        except self._errors:
+            return False
+        except ValueError:  # not JSON: somebody else
+            return False
+        return isinstance(found, dict) and found.get("pid") == self.info.pid
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        timeout: float | None = SILENCE_S,
+        accept: tuple[int, ...] = (200, 202),
+    ) -> dict[str, Any]:
+        content = None if body is None else msgspec.json.encode(body)
+        try:
+            response = self._http.request(method, path, content=content, timeout=timeout)
+            if response.status_code not in accept:
+                raise EdgeError.from_info(_error(response))
+            found: dict[str, Any] = response.json()
+        except self._errors as error:
+            raise self._gone(error) from error
+        except ValueError as error:
+            raise DaemonError(f"the daemon at {self.info.url} answered with something unreadable") from error
+        return found
+
+    def _gone(self, error: Exception | None) -> Unavailable:
+        why = f": {error}" if error is not None and str(error) else ""
+        return Unavailable(
+            f"the connection to the daemon broke off{why}",
+            hint="try again: the next command starts a daemon",
+        )
+
+
+def _daemon_argv(paths: Paths, settings: Settings, preload: str | None) -> list[str]:
+    """The daemon reads file and environment itself; flags are handed on, but never keys: others can see them."""
+    there = load_settings(paths, {}).settings
+    given = {
+        name: getattr(settings, name)
+        for name in Settings.__struct_fields__
+        if name not in SECRET and getattr(settings, name) != getattr(there, name)
+    }
+    argv = [sys.executable, "-P", "-m", "edgellm.server.daemon", "--detached"]
+    if given:
+        argv += ["--settings", json.dumps(given)]
+    return [*argv, "--preload", preload] if preload else argv
+
+
+def _events(chunks: Iterable[bytes]) -> Iterator[Event]:
+    """The events of a response; blank lines only keep it alive."""
+    decoder = msgspec.json.Decoder(Event)
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                try:
+                    yield decoder.decode(line)
+                except msgspec.DecodeError as error:
+                    raise DaemonError(f"the daemon sent something unreadable: {error}") from error
+
+
+def _error(response: httpx2.Response) -> ErrorInfo:
+    try:
+        return msgspec.convert(response.json()["error"], ErrorInfo)
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError):
+        return DaemonError(f"the daemon answered with status {response.status_code}").info
+
+
+def _tail(log: Path, start: int) -> str:
+    """What the daemon that did not start had to say."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            lines = file.read()[-8192:].decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    said = [line.removeprefix("error: ") for line in lines if line.strip()][-_LOG_LINES:]
+    return ":\n" + "\n".join(said) if said else ""

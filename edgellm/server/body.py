@@ -1,0 +1,115 @@
+"""Request bodies: read within limits of size and time, decoded strictly, refused by the name of the field."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from edgellm.errors import InvalidRequest
+from edgellm.server.errors import ClientGone, Refusal
+
+T = TypeVar("T")
+_AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"missing required field `(\w+)`")
+_SEARCHED = 1 << 20  # bytes of a malformed body that are worth a second look
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one connection may cost. Bytes and seconds."""
+
+    body_bytes: int = 16 * 1024 * 1024
+    body_s: float = 30.0  # for the whole body to arrive
+    header_s: float = 15.0  # for a whole request head to arrive
+    header_bytes: int = 256 * 1024
+    header_count: int = 100
+    write_s: float = 60.0  # a reader may pause this long
+    hold_s: float = 15.0  # a stream's status waits this long for the first word, so that failures get theirs
+    ping_s: float = 10.0  # silence after which a stream gets a keep-alive
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The whole body. Raises Refusal (413, 408) and ClientGone."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limits.body_bytes:
+        raise _too_large(limits)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.body_s):
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part: bytes = message.get("body", b"")
+                size += len(part)
+                if size > limits.body_bytes:
+                    raise _too_large(limits)
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError as error:
+        raise Refusal(408, "timeout", "the request's body took too long to arrive") from error
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """The body as a `kind`. Raises InvalidRequest naming the field; no value of the caller's is repeated."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+    except RecursionError as error:
+        raise InvalidRequest("the body is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        path = _not_finite(body)
+        if path is not None:
+            raise InvalidRequest(f"{path} must be a finite number", param=path) from error
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+
+
+def _too_large(limits: Limits) -> Refusal:
+    return Refusal(
+        413, "payload_too_large", f"the request's body is larger than {limits.body_bytes:,} bytes, the limit"
+    )
+
+
+def _invalid(message: str) -> InvalidRequest:
+    """msgspec's words, turned into ours: "Expected `int` >= 1 - at `$.n`" and the like."""
+    at = _AT.search(message)
+    path = at.group(1) if at else ""
+    if at:
+        message = message[: at.start()]
+    missing = _MISSING.search(message)
+    if missing:
+        path = f"{path}.{missing.group(1)}" if path else missing.group(1)
+        return InvalidRequest(f"{path} is required", param=path)
+    if message.startswith("Invalid enum value"):
+        message = "not one of the allowed values"
+    message = message.replace("`", "").replace(" | ", " or ").replace("array", "list")
+    message = message[:1].lower() + message[1:]
+    return InvalidRequest(f"{path or 'the body'}: {message}", param=path or None)
+
+
+def _not_finite(body: bytes) -> str | None:
+    """Where a NaN or an infinity stands, which JSON does not know but many clients write."""
+    if len(body) > _SEARCHED:
+        return None
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    todo: list[tuple[str, Any]] = [("", tree)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return path[:200]
+        if isinstance(value, dict):
+            todo.extend((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+        elif isinstance(value, list):
+            todo.extend((f"{path}[{index}]", item) for index, item in enumerate(value))
+    return None

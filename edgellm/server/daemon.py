@@ -1,0 +1,273 @@
+"""The daemon's process: one per user and home, from lock and socket to the last worker's end.
+
+The order of the start is what a waiting user feels: the socket is bound, then the model's worker is started, and only
+while that loads is the web framework imported. Connections made meanwhile wait in the kernel's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edgellm import __version__, platform
+from edgellm.client import DaemonInfo, info_path, read_info
+from edgellm.config import Settings, load_settings
+from edgellm.errors import DaemonError, EdgeError, Interrupted
+from edgellm.paths import Paths, default_paths
+from edgellm.server.binding import bind, url_of
+from edgellm.service import Service
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from edgellm.server.front import Front
+
+logger = logging.getLogger(__name__)
+
+LOCK_S = 1.0  # `serve` waits so long for a daemon that is just leaving
+PRELOAD_HEAD_START_S = 1.0  # the worker's start may hold up the web server's by this much
+FORCED_S = 8.0  # after a second signal, everything is over by then
+_CONNECTION_GRACE_S = 1  # for responses that are whole but not yet read
+
+
+def run_daemon(
+    settings: Settings,
+    paths: Paths,
+    *,
+    detached: bool,
+    preload: str | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until told to stop, or, when `detached`, until nobody wanted anything for `idle_exit_s`.
+
+    `preload` is loaded at once. `on_ready` gets the URL when requests are answered. Raises DaemonError when another
+    daemon runs or the port is taken, ConfigError when the settings would let anybody in, Interrupted when a second
+    signal cut off running answers. To be called on the main thread.
+    """
+    with _alone(settings, paths, detached):
+        listening = bind(settings, any_port=detached)
+        info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32))
+        with contextlib.closing(listening), _announced(info, paths) as withdraw:
+            daemon = Daemon(settings, paths, info, withdraw)
+            asyncio.run(daemon.run(listening, detached=detached, preload=preload, on_ready=on_ready))
+
+
+class Daemon:
+    """What runs inside the event loop."""
+
+    def __init__(
+        self, settings: Settings, paths: Paths, info: DaemonInfo, withdraw: Callable[[], None]
+    ) -> None:
+        self._settings = settings
+        self._info = info
+        self._withdraw = withdraw  # takes daemon.json away, so that nobody new comes
+        self._service = Service(settings, paths)
+        self._ending = asyncio.Event()
+        self._forced = asyncio.Event()
+        self._signals = 0
+
+    async def run(
+        self,
+        listening: socket.socket,
+        *,
+        detached: bool,
+        preload: str | None,
+        on_ready: Callable[[str], None] | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+
+        def notify() -> None:
+            loop.call_soon_threadsafe(self._on_signal)
+
+        with platform.end_signals(notify):
+            try:
+                if preload is not None:
+                    await self._preload(preload)
+                server, front = await asyncio.to_thread(self._build)
+                serving = asyncio.create_task(server.serve(sockets=[listening]))
+                await _started(server, serving)
+                if on_ready is not None:
+                    on_ready(self._info.url)
+                await self._until_the_end(serving, front, detached)
+                await self._leave(server, serving, front)
+            finally:
+                await self._service.aclose(0.0)
+        if self._forced.is_set():
+            raise Interrupted("stopped before all answers were complete")
+
+    def _on_signal(self) -> None:
+        """The first asks to finish, the second to stop now; what then still hangs is ended from outside the loop."""
+        self._signals += 1
+        self._ending.set()
+        if self._signals == 2:
+            self._forced.set()
+            asyncio.get_running_loop().call_later(FORCED_S, os._exit, 1)
+
+    async def _preload(self, name: str) -> None:
+        """Get the worker going. A failure is for the request that follows to tell."""
+
+        async def start() -> None:
+            try:
+                await self._service.preload(name)
+            except EdgeError as error:
+                logger.warning("%s cannot be loaded: %s", name, error.message)
+
+        self._preloading = asyncio.create_task(start())
+        await asyncio.wait({self._preloading}, timeout=PRELOAD_HEAD_START_S)
+
+    def _build(self) -> tuple[uvicorn.Server, Front]:
+        """On a thread: these imports take a third of a second."""
+        import uvicorn
+
+        from edgellm.server.app import build_app
+        from edgellm.server.body import Limits
+        from edgellm.server.protocol import protocol_class
+        from edgellm.server.security import Security
+
+        class Server(uvicorn.Server):
+            @contextlib.contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield  # signals are the daemon's: requests are to finish first
+
+        limits = Limits()
+        app = build_app(
+            self._service,
+            Security.of(self._settings, self._info.token),
+            limits=limits,
+            shutdown=self._ending.set,
+        )
+        config = uvicorn.Config(
+            app,
+            http=protocol_class(limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=_CONNECTION_GRACE_S,
+            h11_max_incomplete_event_size=limits.header_bytes,
+        )
+        front: Front = app.state.front
+        return Server(config), front
+
+    async def _until_the_end(self, serving: asyncio.Task[None], front: Front, detached: bool) -> None:
+        waits = [asyncio.ensure_future(self._ending.wait()), serving]
+        if detached:
+            waits.append(asyncio.ensure_future(_unused(front, self._settings.idle_exit_s)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                if wait is not serving:
+                    wait.cancel()
+
+    async def _leave(self, server: uvicorn.Server, serving: asyncio.Task[None], front: Front) -> None:
+        """Refuse what is new, let what runs finish, then close everything."""
+        self._withdraw()
+        forced = asyncio.ensure_future(self._forced.wait())
+        drained = asyncio.ensure_future(front.drain(self._settings.shutdown_grace_s))
+        await asyncio.wait({forced, drained}, return_when=asyncio.FIRST_COMPLETED)
+        for wait in (forced, drained):
+            wait.cancel()
+        await self._service.aclose(0.0)  # what still runs ends with an error its client can read
+        server.should_exit = True
+        await serving
+
+
+async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    while not server.started:
+        if serving.done():
+            serving.result()
+            raise DaemonError("the web server ended as soon as it was started")
+        await asyncio.sleep(0.005)
+
+
+async def _unused(front: Front, idle_s: float) -> None:
+    """Wait until nobody has wanted anything for so long."""
+    while front.idle_s < idle_s:
+        await asyncio.sleep(min(1.0, max(0.02, idle_s - front.idle_s)))
+    logger.info("nobody wanted anything for %g s: leaving", idle_s)
+
+
+@contextlib.contextmanager
+def _alone(settings: Settings, paths: Paths, detached: bool) -> Iterator[None]:
+    """Hold the lock that only one daemon can hold. A detached one has the patience to see a leaving one out."""
+    from filelock import FileLock, Timeout
+
+    platform.make_private_folder(paths.runtime)
+    lock = FileLock(str(paths.runtime / "daemon.lock"))
+    try:
+        lock.acquire(timeout=settings.shutdown_grace_s + FORCED_S if detached else LOCK_S)
+    except Timeout as error:
+        info = read_info(paths)
+        where = f" at {info.url} (pid {info.pid})" if info is not None else ""
+        raise DaemonError(f"a daemon runs already{where}", hint="`edgellm stop --all` ends it") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _announced(info: DaemonInfo, paths: Paths) -> Iterator[Callable[[], None]]:
+    """daemon.json is there while the block runs, or until the function it gets is called."""
+    path = info_path(paths)
+
+    def withdraw() -> None:
+        if read_info(paths) == info:
+            path.unlink(missing_ok=True)
+
+    try:
+        platform.write_private(path, msgspec.json.encode(info))
+    except OSError as error:
+        raise DaemonError(f"{path} cannot be written: {error.strerror or error}") from error
+    try:
+        yield withdraw
+    finally:
+        withdraw()
+
+
+def set_up_logging(settings: Settings) -> None:
+    """Everything to stderr, which for a detached daemon is its log. Prompts and answers are never logged."""
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m edgellm.server.daemon --detached [--settings JSON] [--preload NAME]`: how clients start one."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m edgellm.server.daemon")
+    parser.add_argument("--detached", action="store_true")
+    parser.add_argument("--settings", default="{}", help="settings given as flags, as a JSON object")
+    parser.add_argument("--preload", metavar="MODEL")
+    given = parser.parse_args(arguments)
+    paths = default_paths()
+    try:
+        settings = load_settings(paths, msgspec.json.decode(given.settings, type=dict[str, object])).settings
+        set_up_logging(settings)
+        run_daemon(settings, paths, detached=given.detached, preload=given.preload)
+    except EdgeError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        sys.stderr.write(f"error: {error.message}{hint}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Front: what every dialect goes through on its way to the service. Draining, activity, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from edgellm.contracts.events import Event
+from edgellm.contracts.request import GenerateRequest
+from edgellm.errors import Unavailable
+from edgellm.server.metrics import Metrics
+from edgellm.service import ModelCard, Service
+
+
+class Front:
+    """The service as HTTP sees it. Used from one event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.metrics = Metrics(service.loaded)
+        self.running = 0  # answers under way
+        self.draining = False
+        self._last = time.monotonic()
+        self._none_running = asyncio.Event()
+        self._none_running.set()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since anybody last wanted something; 0 while an answer is under way."""
+        return 0.0 if self.running else time.monotonic() - self._last
+
+    def touch(self) -> None:
+        """Somebody wanted something."""
+        self._last = time.monotonic()
+
+    def model(self, name: str) -> ModelCard:
+        """The model a request means. Raises Unavailable while draining, InvalidName, NotFound."""
+        if self.draining:
+            raise Unavailable(
+                "the daemon is stopping", hint="send the request again in a moment", retry_after=1.0
+            )
+        return self.service.model(name)
+
+    async def generate(self, request: GenerateRequest, model: ModelCard) -> AsyncGenerator[Event, None]:
+        """The events of an accepted request, counted. Closing cancels it."""
+        follower = self.metrics.follow(model.name)
+        self.running += 1
+        self._none_running.clear()
+        try:
+            async with aclosing(self.service.generate(request)) as events:
+                async for event in events:
+                    follower.see(event)
+                    yield event
+        finally:
+            follower.close()
+            self.touch()
+            self.running -= 1
+            if not self.running:
+                self._none_running.set()
+
+    async def drain(self, grace_s: float) -> bool:
+        """Refuse what comes, let what runs finish within `grace_s`. False when some did not."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._none_running.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,127 @@
+"""The daemon's own API under /edgellm/v1, spoken by `edgellm.client`: events as they are, one JSON object a line."""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from edgellm import __version__
+from edgellm.contracts.events import Event
+from edgellm.contracts.request import GenerateRequest, Messages, Sampling, Tokens
+from edgellm.errors import InvalidRequest, Unauthorized
+from edgellm.server.answer import StreamedAnswer
+from edgellm.server.body import Limits, decode, read_body
+from edgellm.server.front import Front
+from edgellm.server.openai_requests import STOPS
+from edgellm.server.security import Security
+from edgellm.server.sse import BLANK, line
+
+PREFIX = "/edgellm/v1"
+_STOP_CHARACTERS = 1000
+
+
+class StopBody(msgspec.Struct):
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+def router(
+    front: Front, security: Security, limits: Limits, shutdown: Callable[[], None] | None
+) -> APIRouter:
+    """The routes under /edgellm/v1."""
+    api = Native(front, security, limits, shutdown)
+    routes = APIRouter(prefix=PREFIX)
+    routes.add_api_route("/generate", api.generate, methods=["POST"], response_model=None)
+    routes.add_api_route("/ps", api.ps, methods=["GET"], response_model=None)
+    routes.add_api_route("/stop", api.stop, methods=["POST"], response_model=None)
+    routes.add_api_route("/shutdown", api.shutdown, methods=["POST"], response_model=None)
+    routes.add_api_route("/version", api.version, methods=["GET"], response_model=None)
+    return routes
+
+
+class Native:
+    """The handlers."""
+
+    def __init__(
+        self, front: Front, security: Security, limits: Limits, shutdown: Callable[[], None] | None
+    ) -> None:
+        self._front = front
+        self._security = security
+        self._limits = limits
+        self._shutdown = shutdown
+
+    async def generate(self, request: Request) -> Response:
+        """The status comes at once and progress with it: this client wants to see a model load."""
+        asked = checked(decode(await read_body(request, self._limits), GenerateRequest))
+        asked = msgspec.structs.replace(asked, id=f"edge-{uuid.uuid4().hex}")
+        events = self._front.generate(asked, self._front.model(asked.model))
+        return StreamedAnswer(
+            events, _lines, self._limits, media_type="application/x-ndjson", ping=BLANK, hold=False
+        )
+
+    async def ps(self) -> Response:
+        return _json({"models": list(self._front.service.loaded())})
+
+    async def stop(self, request: Request) -> Response:
+        asked = decode(await read_body(request, self._limits), StopBody)
+        return _json({"stopped": await self._front.service.stop(asked.model)})
+
+    async def shutdown(self, request: Request) -> Response:
+        """Only for those who can read daemon.json: an API key alone must not end everybody's daemon."""
+        if self._shutdown is None or not self._security.token_known(request.headers):
+            raise Unauthorized(
+                "stopping the daemon needs its own token", hint="use `edgellm stop`, as its user"
+            )
+        self._shutdown()
+        return _json({"stopping": True}, 202)
+
+    async def version(self) -> Response:
+        return _json({"version": __version__, "pid": os.getpid()})
+
+
+def checked(request: GenerateRequest) -> GenerateRequest:
+    """The request, if its values are in range; its types are right already. Raises InvalidRequest naming the field."""
+    sampling = request.sampling
+    if isinstance(request.prompt, Messages) and not request.prompt.messages:
+        raise InvalidRequest("messages must hold at least one message", param="prompt")
+    if isinstance(request.prompt, Tokens) and not all(0 <= token < 2**31 for token in request.prompt.ids):
+        raise InvalidRequest("token ids are between 0 and 2^31", param="prompt")
+    _check_sampling(sampling)
+    if request.max_tokens is not None and not 1 <= request.max_tokens <= 2**31:
+        raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
+    if len(request.stop) > STOPS or not all(0 < len(text) <= _STOP_CHARACTERS for text in request.stop):
+        raise InvalidRequest(
+            f"stop takes up to {STOPS} texts of 1 to {_STOP_CHARACTERS} characters", param="stop"
+        )
+    if not -1000 <= request.priority <= 1000:
+        raise InvalidRequest("priority must be between -1000 and 1000", param="priority")
+    if request.timeout_s is not None and not request.timeout_s > 0:
+        raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
+    return request
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    temperature, top_p, top_k, seed = sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed
+    if temperature is not None and not (temperature >= 0 and math.isfinite(temperature)):
+        raise InvalidRequest("temperature must be 0 or more", param="temperature")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise InvalidRequest("top_p must be above 0 and at most 1", param="top_p")
+    if top_k is not None and not 0 <= top_k <= 2**31:
+        raise InvalidRequest("top_k must be 0 or more", param="top_k")
+    if seed is not None and not -(2**63) <= seed < 2**64:
+        raise InvalidRequest("seed must fit 64 bits", param="seed")
+
+
+async def _lines(events: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
+    async for event in events:
+        yield line(event)
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

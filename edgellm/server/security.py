@@ -1,0 +1,201 @@
+"""Who may call: the one check at the ASGI root, before any route. What is not allowed here is refused.
+
+Host       an allow-list on every bind address, so that no web page reaches the server through a name of its own
+           (DNS rebinding)
+Origin     pages of other origins are refused unless they are listed; without that there are no CORS headers at all
+Type       a body must be declared as JSON: anything else a page could send without asking first (CSRF)
+Keys       Bearer or x-api-key; compared as hashes, in constant time; every route but /health
+Head       the number and size of headers
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgellm.config import Settings
+from edgellm.errors import ConfigError, ErrorInfo, Forbidden, Unauthorized
+from edgellm.server.binding import is_address, refuse_open_door
+from edgellm.server.body import Limits
+from edgellm.server.errors import error_response
+
+logger = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/health"})
+_LOCAL_NAMES = ("localhost", ".localhost")
+_INTERNAL = ErrorInfo("internal_error", "something went wrong in the daemon", "its log says more")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\\\s]+)(?::\d{1,5})?")
+
+
+class Security(msgspec.Struct, frozen=True):
+    """What is allowed. Keys are kept as hashes only."""
+
+    keys: tuple[bytes, ...]  # SHA-256 of each API key; none: no key is needed
+    token: bytes  # SHA-256 of the daemon's own token, as good as a key, and needed to shut it down
+    hosts: frozenset[str]  # names besides loopback names and IP literals, lower case
+    origins: frozenset[str]
+
+    @staticmethod
+    def of(settings: Settings, token: str) -> Security:
+        """Raises ConfigError where the settings would leave the server open."""
+        refuse_open_door(settings)
+        for origin in settings.allowed_origins:
+            if origin in ("*", "null"):
+                raise ConfigError(
+                    f"allowed_origins = {origin!r} would let any web page in",
+                    hint="list the origins, such as https://chat.example.org",
+                    param="allowed_origins",
+                )
+        hosts = {name.lower().rstrip(".") for name in settings.allowed_hosts}
+        if not is_address(settings.host):
+            hosts.add(settings.host.lower())
+        return Security(
+            keys=tuple(_hashed(key) for key in settings.api_keys),
+            token=_hashed(token),
+            hosts=frozenset(hosts),
+            origins=frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins),
+        )
+
+    def host_allowed(self, host: str | None) -> bool:
+        """Whether a Host header names this machine: a loopback name, an address, or what is listed."""
+        found = _HOST.fullmatch(host or "")
+        if found is None:
+            return False
+        name = found.group(1).strip("[]").lower().removesuffix(".")
+        return (
+            name == _LOCAL_NAMES[0]
+            or name.endswith(_LOCAL_NAMES[1])
+            or name in self.hosts
+            or is_address(name)
+        )
+
+    def origin_allowed(self, origin: str, host: str | None) -> bool:
+        """Whether a page of that origin may call: it came from this server itself, or it is listed."""
+        origin = origin.lower()
+        return origin in self.origins or (host is not None and urlsplit(origin).netloc == host.lower() != "")
+
+    def key_known(self, headers: Headers) -> bool:
+        """Whether the request carries an API key or the daemon's token."""
+        offered = _credential(headers)
+        if offered is None:
+            return False
+        # All are compared, so that the time tells nothing about which one came close.
+        matches = [hmac.compare_digest(offered, known) for known in (*self.keys, self.token)]
+        return any(matches)
+
+    def token_known(self, headers: Headers) -> bool:
+        """Whether the request carries the token that this user's own programs read from daemon.json."""
+        offered = _credential(headers)
+        return offered is not None and hmac.compare_digest(offered, self.token)
+
+
+class Guard:
+    """The ASGI application around the application."""
+
+    def __init__(self, app: ASGIApp, security: Security, limits: Limits) -> None:
+        self._app = app
+        self._security = security
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # nothing else is served
+        headers = Headers(scope=scope)
+        extra = {"x-request-id": request_id(headers)}
+        refusal = self._refusal(scope, headers)
+        origin = headers.get("origin")
+        if refusal is None and origin is not None:
+            extra |= {"access-control-allow-origin": origin, "vary": "origin"}
+            if scope["method"] == "OPTIONS":
+                refusal = _preflight()
+        if refusal is None:
+            refusal = self._key_refusal(scope, headers) or self._body_refusal(scope, headers)
+
+        started = False
+
+        async def send_marked(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(raw=message["headers"]).update(extra)
+            await send(message)
+
+        try:
+            await (refusal or self._app)(scope, receive, send_marked)
+        except Exception:
+            if started:
+                raise
+            logger.exception("request %s failed", extra["x-request-id"])
+            await error_response(_INTERNAL, scope["path"])(scope, receive, send_marked)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        path = scope["path"]
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if len(scope["headers"]) > self._limits.header_count or size > self._limits.header_bytes:
+            return error_response(ErrorInfo("headers_too_large", "too many or too large headers"), path, 431)
+        host = headers.get("host")
+        if not self._security.host_allowed(host):
+            hint = "use localhost or an address, or list the name in allowed_hosts"
+            return error_response(Forbidden("this Host is not allowed", hint=hint).info, path)
+        origin = headers.get("origin")
+        if origin is not None and not self._security.origin_allowed(origin, host):
+            hint = "list it in allowed_origins to let its pages in"
+            return error_response(Forbidden("this Origin is not allowed", hint=hint).info, path)
+        return None
+
+    def _key_refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        path = scope["path"]
+        if not self._security.keys or path in OPEN_PATHS or self._security.key_known(headers):
+            return None
+        error = Unauthorized(
+            "a valid API key is needed", hint="send it as Authorization: Bearer KEY, or as x-api-key"
+        )
+        return error_response(error.info, path, headers={"www-authenticate": "Bearer"})
+
+    def _body_refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return None
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json":
+            return None
+        error = ErrorInfo("unsupported_media_type", "a request's body must be application/json")
+        return error_response(error, scope["path"], 415)
+
+
+def request_id(headers: Headers) -> str:
+    """The client's own x-request-id where it is a plain token, else a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else "req_" + secrets.token_hex(16)
+
+
+def _hashed(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def _credential(headers: Headers) -> bytes | None:
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    given = value.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    # Header bytes are read as Latin-1; a key may be any UTF-8.
+    return hashlib.sha256(given.encode("latin-1")).digest() if given else None
+
+
+def _preflight() -> Response:
+    """The answer to a browser that asks before it sends, for an origin that is allowed."""
+    return Response(
+        status_code=204,
+        headers={
+            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-headers": "authorization, content-type, x-api-key, x-request-id",
+            "access-control-max-age": "600",
+        },
+    )

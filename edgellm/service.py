@@ -1,0 +1,212 @@
+"""The composition root: the only place where store, engines, placement and workers are wired together.
+
+What answers come from here is decided here; how they travel (HTTP, a terminal) is above, how they are made below.
+Importing it is cheap: the daemon starts a model's worker before it imports its web framework.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from edgellm import __version__
+from edgellm.config import Settings
+from edgellm.contracts.backend import Health, LoadedModel
+from edgellm.contracts.engine import EnginePlugin, ModelFile
+from edgellm.contracts.events import Event, Failed
+from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.engine.limits import Limits
+from edgellm.engine.pool import ModelPlan, ModelPool, Wanted
+from edgellm.engine.protocol import Load
+from edgellm.engine.supervisor import LocalModel
+from edgellm.engine.watchdog import Supervision
+from edgellm.errors import EdgeError, ErrorInfo
+from edgellm.formats.gguf import read_model
+from edgellm.library.manifest import Manifest
+from edgellm.library.store import Store
+from edgellm.paths import Paths
+from edgellm.placement import machine
+from edgellm.placement.plan import place
+from edgellm.plugins import engine, engine_for, engine_names
+
+SEED_BITS = 32  # short enough to copy, and exact in JavaScript
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A model in the store, as those who ask for it see it."""
+
+    name: str  # in full, with its tag
+    created: int  # Unix time it was pulled
+    size: int  # bytes
+    parameters: int
+    quantization: str
+    context: int  # trained, tokens
+    fingerprint: (
+        str  # changes with the file and with this program: the same seed gives the same text within one
+    )
+
+
+class ServiceHealth(msgspec.Struct, frozen=True):
+    """Whether requests can be served, and the state of every model that is or was loaded."""
+
+    status: Literal["ok", "loading", "degraded"]
+    models: dict[str, Health]
+
+
+class Service:
+    """Models by name, answers, and the workers behind them. To be used from one event loop."""
+
+    def __init__(self, settings: Settings, paths: Paths) -> None:
+        self._settings = settings
+        self._paths = paths
+        self._store = Store(paths)
+        self._pool = ModelPool(self._make_model, settings, machine.memory)
+
+    # -- models ------------------------------------------------------------------------------------
+
+    def model(self, name: str) -> ModelCard:
+        """What `name` means. Raises InvalidName, NotFound, LibraryError."""
+        return _card(self._require(name))
+
+    def models(self) -> list[ModelCard]:
+        """Everything that can be asked, by name."""
+        return [_card(manifest) for manifest in self._store.list()]
+
+    def loaded(self) -> list[LoadedModel]:
+        """Every model in memory or on its way in or out, and those that failed; least recently used first."""
+        return [
+            replace(model, detail=None if model.detail is None else self._public(model.detail))
+            for model in self._pool.loaded()
+        ]
+
+    async def preload(self, name: str) -> None:
+        """Start to load a model, as a request for it would; returns once its worker is on its way. Raises EdgeError."""
+        await self._pool.preload(self._wanted(self._require(name)))
+
+    async def stop(self, name: str) -> bool:
+        """Unload a model after its running answers; False when it was not loaded. Raises InvalidName, NotFound."""
+        exact = str(self._store.resolve(name))
+        if await self._pool.stop(exact):
+            return True
+        self._require(name)
+        return False
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """Answer. Whatever goes wrong, a model that is not there included, comes as `Failed`. Closing cancels."""
+        try:
+            manifest = self._require(request.model)
+        except EdgeError as error:
+            yield Failed(error.info)
+            return
+        self._store.touch(manifest.full_name)
+        request = self._filled(request, manifest)
+        async with aclosing(self._pool.generate(self._wanted(manifest), request)) as events:
+            async for event in events:
+                yield Failed(self._public_error(event.error)) if isinstance(event, Failed) else event
+
+    def _filled(self, request: GenerateRequest, manifest: Manifest) -> GenerateRequest:
+        """What the request leaves open comes from the model's card, then from the settings; a seed is drawn."""
+        settings = self._settings
+        defaults = Sampling(settings.temperature, settings.top_p, settings.top_k, secrets.randbits(SEED_BITS))
+        limits = [seconds for seconds in (request.timeout_s, settings.request_timeout_s) if seconds]
+        return replace(
+            request,
+            model=str(manifest.full_name),
+            sampling=request.sampling.over(manifest.sampling).over(defaults),
+            timeout_s=min(limits, default=None),
+        )
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def health(self) -> ServiceHealth:
+        """The truth now, as far as the last heartbeats tell."""
+        models = {
+            model.name: Health(model.state, model.running, model.waiting, model.detail)
+            for model in self.loaded()
+        }
+        states = {health.state for health in models.values()}
+        if states & {"failed", "restarting"}:
+            return ServiceHealth("degraded", models)
+        return ServiceHealth("loading" if "loading" in states else "ok", models)
+
+    async def aclose(self, grace_s: float = 0.0) -> None:
+        """End every worker; running answers get `grace_s` seconds. Afterwards nothing of it is left."""
+        await self._pool.aclose(grace_s)
+
+    # -- wiring ------------------------------------------------------------------------------------
+
+    def _require(self, name: str) -> Manifest:
+        try:
+            return self._store.require(name)
+        except EdgeError as error:
+            raise EdgeError.from_info(self._public_error(error.info)) from error
+
+    def _wanted(self, manifest: Manifest) -> Wanted:
+        return Wanted(
+            str(manifest.full_name), manifest.model.digest, lambda memory: self._plan(manifest, memory)
+        )
+
+    def _plan(self, manifest: Manifest, memory: machine.Memory) -> ModelPlan:
+        """Which engine, and how much room. On a thread: reading a large vocabulary takes a while."""
+        settings = self._settings
+        path = self._store.model_path(manifest)
+        file = read_model(path)
+        engine = _engine_for(file)
+        cost = engine.cost_model(file)
+        placement = place(file, cost, settings, memory, machine.cores())
+        limits = Limits(queue_requests=settings.queue_requests, queue_tokens=settings.queue_tokens)
+        load = Load(engine.name, str(path), placement, str(manifest.full_name), limits)
+        return ModelPlan(load, cost.total(placement.capacity))
+
+    def _make_model(self, load: Load) -> LocalModel:
+        patience = Supervision(
+            heartbeat_timeout_s=self._settings.heartbeat_timeout_s, grace_s=self._settings.shutdown_grace_s
+        )
+        log = self._paths.logs / f"worker-{load.model.replace(':', '-')}.log"
+        return LocalModel(load, supervision=patience, log_path=log)
+
+    def _public_error(self, error: ErrorInfo) -> ErrorInfo:
+        hint = None if error.hint is None else self._public(error.hint)
+        return replace(error, message=self._public(error.message), hint=hint)
+
+    def _public(self, text: str) -> str:
+        """Without our own folders: what leaves the daemon may reach people on other machines."""
+        for folder in (
+            self._paths.models,
+            self._paths.data,
+            self._paths.config,
+            self._paths.runtime,
+            self._paths.logs,
+        ):
+            text = text.replace(str(folder), "…")
+        return text
+
+
+def _engine_for(file: ModelFile) -> EnginePlugin:
+    """The engine to run a file. Asking one whether it can run here imports its native library, which then sits in, and
+    may crash, this process; so that is asked only where there is a choice. A lone engine tells from its worker.
+    """
+    able = [plugin for name in engine_names() if (plugin := engine(name)).supports(file) is None]
+    return able[0] if len(able) == 1 else engine_for(file)
+
+
+def _card(manifest: Manifest) -> ModelCard:
+    summary = manifest.summary
+    identity = f"{__version__} {manifest.model.digest}".encode()
+    return ModelCard(
+        name=str(manifest.full_name),
+        created=int(manifest.created.timestamp()),
+        size=manifest.size,
+        parameters=summary.parameters,
+        quantization=summary.quantization,
+        context=summary.context,
+        fingerprint="fp_" + hashlib.sha256(identity).hexdigest()[:12],
+    )
