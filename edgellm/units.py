@@ -32,9 +32,9 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def seconds(duration: float) -> str:
-    """A duration as "0.16 s", "42 s", "3 min" or "2 h"."""
-    if duration < 10:
+def seconds(duration: float, *, whole: bool = False) -> str:
+    """A duration as "0.16 s" ("0 s" when `whole`), "42 s", "3 min" or "2 h"."""
+    if duration < 10 and not whole:
         return f"{duration:.2f} s"
     if duration < 120:
         return f"{duration:.0f} s"

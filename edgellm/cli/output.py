@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edgellm.cli.terminal import encodes, has_colour, inert, is_terminal, width
 from edgellm.errors import EdgeError
@@ -56,6 +56,12 @@ class Output:
                 for cell, wide, name in zip(row, widths, columns, strict=True)
             ]
             sys.stdout.write("  ".join(parts).rstrip() + "\n")
+
+    def pairs(self, rows: Mapping[str, str]) -> None:
+        """Names and values below each other on stdout, indented; long values are not cut."""
+        wide = max(len(name) for name in rows)
+        for name, value in rows.items():
+            self.line(f"  {name.ljust(wide)}  {' '.join(value.split())}")
 
     def note(self, text: str) -> None:
         """Something worth knowing, on stderr; not in quiet or JSON mode."""

@@ -1,0 +1,70 @@
+"""A plain conversation: a line in, an answer out, until Ctrl+D."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from edgellm.cli.answer import Turn, ask, footer
+from edgellm.cli.output import Output
+from edgellm.client import DaemonClient
+from edgellm.contracts.request import GenerateRequest, Message, Messages, Text
+from edgellm.errors import DaemonError, EdgeError, Unavailable
+from edgellm.library.manifest import Manifest
+
+PROMPT = "> "
+LEAVE = frozenset({"/bye", "/exit", "/quit"})
+
+
+def converse(
+    client: DaemonClient, base: GenerateRequest, system: str | None, manifest: Manifest, output: Output
+) -> None:
+    """Ask line by line; the conversation so far goes along. `base` holds all of a request but the prompt.
+
+    Ctrl+C stops an answer, which stays part of the conversation as far as it came; at the prompt it leaves with 130.
+    """
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - line editing and history in input(), where the system has it
+    chats = manifest.summary.has_chat_template
+    remark = "" if chats else " It has no chat template: it continues your text, and remembers nothing."
+    output.note(f"{manifest.full_name}. Ctrl+C stops an answer, Ctrl+D leaves.{remark}")
+    messages = [Message("system", system)] if system else []
+    while (line := _read()) is not None:
+        if not line.strip():
+            continue
+        messages.append(Message("user", line))
+        prompt = Messages(tuple(messages)) if chats else Text(line)
+        answer = _answered(client, msgspec.structs.replace(base, prompt=prompt), output)
+        if answer:
+            messages.append(Message("assistant", answer))
+        else:
+            messages.pop()  # it failed: the conversation goes on from before
+
+
+def _read() -> str | None:
+    """The next line; None when the user leaves."""
+    try:
+        line = input(PROMPT)
+    except EOFError:
+        return None
+    return None if line.strip() in LEAVE else line
+
+
+def _answered(client: DaemonClient, request: GenerateRequest, output: Output) -> str:
+    """The answer as far as it came; empty when there is none. Raises what a new question cannot mend."""
+    turn = Turn()
+    try:
+        ask(client, request, output, turn)
+        output.footer(footer(turn))
+    except KeyboardInterrupt:
+        output.note("(stopped)")
+    except (DaemonError, Unavailable) as error:
+        if error.retriable:
+            output.error(error)
+            return ""
+        raise
+    except EdgeError as error:
+        output.error(error)
+        return ""
+    return turn.text

@@ -1,0 +1,159 @@
+"""`edgellm list`, `show` and `rm`: the store, read and changed in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from edgellm.cli.link import loaded_models, stop_if_loaded
+from edgellm.cli.output import Output
+from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.request import Sampling
+from edgellm.errors import InvalidRequest, LibraryError
+from edgellm.library.manifest import Manifest
+from edgellm.library.store import Damaged, Store
+from edgellm.paths import default_paths
+from edgellm.units import ago, number, parameters, size
+
+COLUMNS = ("NAME", ">PARAMS", "TYPE", ">SIZE", ">CONTEXT", "USED", "NOTE")
+SORTS = ("name", "params", "size", "context", "used")
+_NEVER = datetime.fromtimestamp(0, UTC)
+
+
+def list_models(sort: str, *, json: bool, quiet: bool) -> None:
+    """Print what is in the store; what is largest or was used last comes first where it is sorted by that."""
+    if sort not in SORTS:
+        raise InvalidRequest(f"cannot sort by {sort}", hint="sort by " + ", ".join(SORTS), param="sort")
+    output = Output(json=json, quiet=quiet)
+    paths = default_paths()
+    store = Store(paths)
+    listing = store.scan()
+    manifests = sorted(listing.manifests, key=_order(sort, store))
+    if quiet and not json:
+        for manifest in manifests:
+            output.line(str(manifest.full_name))
+        return
+    loaded = loaded_models(paths)
+    if json:
+        models = [_document(store, manifest, loaded) for manifest in manifests]
+        output.document({"models": models, "damaged": [_damage(damaged) for damaged in listing.damaged]})
+        return
+    if manifests:
+        output.table(COLUMNS, [_row(store, manifest, loaded) for manifest in manifests])
+    elif not listing.damaged:
+        output.note("no models yet; `edgellm pull smollm2:135m` fetches a small one to start with")
+    for damaged in listing.damaged:
+        output.warn(f"{damaged.problem}; {damaged.hint}")
+
+
+def show_model(name: str, *, json: bool) -> None:
+    """Print what one model is."""
+    output = Output(json=json)
+    paths = default_paths()
+    store = Store(paths)
+    manifest = store.require(name)
+    path = store.model_path(manifest)
+    if json:
+        output.document(_document(store, manifest, loaded_models(paths)))
+        return
+    summary = manifest.summary
+    output.line(str(manifest.full_name))
+    output.pairs(
+        {
+            "title": manifest.title or summary.name,
+            "architecture": summary.architecture + (f", {summary.layers} layers" if summary.layers else ""),
+            "parameters": f"{parameters(summary.parameters)} ({number(summary.parameters)})",
+            "quantization": summary.quantization,
+            "size": size(manifest.size),
+            "context": f"{number(summary.context)} tokens" if summary.context else "not said in the file",
+            "chat template": "yes" if summary.has_chat_template else "no: it continues text",
+            "licence": manifest.licence or "not known",
+            "sampling": _sampling(manifest.sampling),
+            "pulled": manifest.created.astimezone().strftime("%Y-%m-%d %H:%M"),
+            "source": manifest.model.source,
+            "digest": manifest.model.digest,
+            "path": str(path),
+        }
+    )
+
+
+def remove_models(names: Sequence[str], *, json: bool, quiet: bool) -> None:
+    """Remove each model, damaged ones too; nothing is removed if one of the names is wrong."""
+    output = Output(json=json, quiet=quiet)
+    paths = default_paths()
+    store = Store(paths)
+    wanted = list(dict.fromkeys(_existing(store, name) for name in names))
+    freed = {}
+    for name in wanted:
+        stop_if_loaded(paths, str(name))
+        freed[str(name)] = store.remove(name)
+        output.note(f"removed {name} ({size(freed[str(name)])} freed)")
+    if json:
+        output.document({"removed": [{"name": name, "freed": count} for name, count in freed.items()]})
+
+
+def _existing(store: Store, text: str) -> Any:
+    """The name in the store that `text` means. Raises InvalidName or NotFound; damage is no reason to refuse."""
+    try:
+        return store.require(text).full_name
+    except LibraryError:
+        return store.resolve(text)
+
+
+def _order(sort: str, store: Store) -> Callable[[Manifest], Any]:
+    if sort == "used":
+        return lambda manifest: -(store.last_used(manifest.full_name) or _NEVER).timestamp()
+    keys: dict[str, Callable[[Manifest], Any]] = {
+        "name": lambda manifest: manifest.full_name,
+        "params": lambda manifest: -manifest.summary.parameters,
+        "size": lambda manifest: -manifest.size,
+        "context": lambda manifest: -manifest.summary.context,
+    }
+    return keys[sort]
+
+
+def _row(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel]) -> list[str]:
+    summary = manifest.summary
+    used = store.last_used(manifest.full_name)
+    return [
+        str(manifest.full_name),
+        parameters(summary.parameters),
+        summary.quantization,
+        size(manifest.size),
+        number(summary.context) if summary.context else "?",
+        ago((datetime.now(UTC) - used).total_seconds()) if used else "never",
+        _note(loaded.get(str(manifest.full_name))),
+    ]
+
+
+def _note(model: LoadedModel | None) -> str:
+    if model is None:
+        return ""
+    return "loaded" if model.state == "ready" else model.state
+
+
+def _document(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel]) -> dict[str, Any]:
+    """A model as JSON: the manifest under its full name, its path, and whether it is loaded."""
+    document: dict[str, Any] = msgspec.to_builtins(manifest)
+    del document["version"], document["tag"]
+    used = store.last_used(manifest.full_name)
+    return document | {
+        "name": str(manifest.full_name),
+        "size": manifest.size,
+        "path": str(store.model_path(manifest)),
+        "used": used.isoformat() if used else None,
+        "loaded": str(manifest.full_name) in loaded,
+    }
+
+
+def _damage(damaged: Damaged) -> dict[str, str]:
+    return {"name": str(damaged.name), "problem": damaged.problem, "hint": damaged.hint}
+
+
+def _sampling(sampling: Sampling) -> str:
+    said = {"temperature": sampling.temperature, "top-p": sampling.top_p, "top-k": sampling.top_k}
+    told = ", ".join(f"{name} {value:g}" for name, value in said.items() if value is not None)
+    return told or "nothing recommended; the settings apply"

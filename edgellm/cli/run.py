@@ -1,0 +1,155 @@
+"""`edgellm run`: one question and its streamed answer, or a conversation where nothing is asked."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from edgellm.cli.answer import Turn, ask, footer
+from edgellm.cli.chat import converse
+from edgellm.cli.output import Output
+from edgellm.cli.parse import duration
+from edgellm.cli.terminal import is_terminal
+from edgellm.client import DaemonClient
+from edgellm.config import Settings, load_settings
+from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
+from edgellm.errors import InvalidRequest
+from edgellm.library.manifest import Manifest
+from edgellm.library.store import Store
+from edgellm.paths import Paths, default_paths
+from edgellm.units import number
+
+PROMPT_LIMIT = 32 << 20  # bytes of piped input: far more than any context, far less than a mistake can pipe
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The options of `edgellm run`, as given; None where not."""
+
+    model: str
+    system: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    context: int | None = None
+    keep_alive: str | None = None
+
+
+def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, quiet: bool) -> None:
+    """Ask, or hold a conversation when there is no prompt and a person at the keyboard."""
+    output = Output(json=json, quiet=quiet)
+    paths = default_paths()
+    settings = load_settings(paths, {"context": wanted.context}).settings
+    manifest = Store(paths).require(wanted.model)
+    if wanted.system and not manifest.summary.has_chat_template:
+        raise InvalidRequest(
+            f"{manifest.full_name} has no chat template, so --system has no place",
+            hint="it continues text: write the instructions into the prompt",
+            param="system",
+        )
+    base = _request(wanted, manifest)
+    text = prompt_text(words)
+    if text is None and json:
+        raise InvalidRequest(
+            "--json needs a prompt", hint="give it as an argument or pipe it in", param="prompt"
+        )
+    output.status(f"starting {manifest.full_name} …")
+    with _connected(paths, settings, manifest, wanted.context) as client:
+        if text is None:
+            converse(client, base, wanted.system, manifest, output)
+            return
+        request = msgspec.structs.replace(base, prompt=_prompt(manifest, wanted.system, text))
+        turn = ask(client, request, output)
+    if json:
+        output.document(_document(turn, manifest))
+    elif verbose or output.interactive:
+        output.footer(footer(turn))
+
+
+def prompt_text(words: list[str]) -> str | None:
+    """What is asked: the arguments, then piped input; None when a person sits there and has asked nothing."""
+    piped = _piped()
+    if piped is None and not words:
+        return None
+    text = "\n\n".join(part for part in (" ".join(words), piped or "") if part.strip())
+    if not text.strip():
+        raise InvalidRequest(
+            "the prompt is empty",
+            hint='ask something: edgellm run NAME "Why is the sky blue?"',
+            param="prompt",
+        )
+    return text
+
+
+def _piped() -> str | None:
+    """What was piped in, without the line break at its end; None at a terminal. Raises InvalidRequest for no text."""
+    if is_terminal(sys.stdin):
+        return None
+    buffer = getattr(sys.stdin, "buffer", None)
+    if buffer is None:  # no stdin at all
+        return ""
+    raw: bytes = buffer.read(PROMPT_LIMIT + 1)
+    if len(raw) > PROMPT_LIMIT:
+        raise InvalidRequest(
+            f"more than {PROMPT_LIMIT >> 20} MiB were piped in", hint="no model takes so much"
+        )
+    # Windows shells pipe UTF-16, with a mark at its beginning.
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return raw.decode(encoding).rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"what was piped in is not text: byte {number(error.start)} is no UTF-8",
+            hint="pipe in a text file",
+        ) from error
+
+
+def _prompt(manifest: Manifest, system: str | None, text: str) -> Prompt:
+    if not manifest.summary.has_chat_template:
+        return Text(text)
+    first = (Message("system", system),) if system else ()
+    return Messages((*first, Message("user", text)))
+
+
+def _request(wanted: Wanted, manifest: Manifest) -> GenerateRequest:
+    return GenerateRequest(
+        id="",  # the daemon gives one
+        model=str(manifest.full_name),
+        prompt=Text(""),
+        sampling=Sampling(wanted.temperature, wanted.top_p, wanted.top_k, wanted.seed),
+        max_tokens=wanted.max_tokens,
+        stop=wanted.stop,
+        keep_alive_s=duration(wanted.keep_alive),
+    )
+
+
+def _connected(paths: Paths, settings: Settings, manifest: Manifest, context: int | None) -> DaemonClient:
+    """The daemon, started with these settings if none runs; one that runs has its own, which is no silent matter."""
+    name = str(manifest.full_name)
+    client = DaemonClient.find(paths)
+    if client is None:
+        return DaemonClient.connect_or_start(paths, settings, preload=name)
+    if context:
+        with_room = [model.context for model in client.ps() if model.name == name]
+        if not with_room or with_room[0] < context:
+            client.close()
+            has = f"{name} is loaded with {number(with_room[0])}" if with_room else "its own settings decide"
+            raise InvalidRequest(
+                f"--context {number(context)} comes too late: a daemon is running already, and {has}",
+                hint="`edgellm stop --all` ends it; then try again",
+                param="context",
+            )
+    return client
+
+
+def _document(turn: Turn, manifest: Manifest) -> dict[str, object]:
+    return {
+        "model": str(manifest.full_name),
+        "text": turn.text,
+        "finish_reason": turn.reason,
+        "usage": turn.usage,
+        "timings": turn.timings,
+    }
