@@ -73,7 +73,7 @@ def decode(raw: bytes, path: Path, name: ModelName) -> Manifest:
         version = msgspec.json.decode(raw, type=_Versioned).version
         if version > MANIFEST_VERSION:
             raise LibraryError(
-                f"{name} was stored by a newer edgellm ({path} has version {version}; {MANIFEST_VERSION} is known here)",
+                f"{name} was stored by a newer edgellm ({path} has version {version}; known is {MANIFEST_VERSION})",
                 hint=f"update edgellm, or {again}",
             )
         manifest = msgspec.json.decode(raw, type=Manifest)

@@ -35,7 +35,7 @@ from edgellm.paths import Paths
 
 __all__ = ["PullProgress", "PullResult", "pull"]
 
-_REMOTE: Final = re.compile(r"(hf|https?|ftp|s3|gs|ollama|modelscope|oci|file):", re.IGNORECASE)
+_REMOTE: Final = re.compile(r"(hf|https?|ftp|file|ollama|modelscope):", re.IGNORECASE)
 _PATH: Final = re.compile(r"[/\\]|^[.~]|\.gguf$", re.IGNORECASE)
 
 
@@ -49,8 +49,9 @@ class PullResult(msgspec.Struct, frozen=True):
 def pull(reference: str, *, name: str | None = None, paths: Paths, report: Report) -> PullResult:
     """Fetch `reference` (a catalogue name or alias, or the path of a .gguf file) and store it, as `name` if given.
 
-    Blocks; may be interrupted or killed at any point. Calls `report` from this thread as it goes. Raises InvalidRequest,
-    InvalidName, NotFound, ConfigError, BadModelFile, ChecksumMismatch, DownloadFailed, DiskFull, LibraryError.
+    Blocks; may be interrupted or killed at any point. Calls `report` from this thread as it goes.
+    Raises InvalidRequest, InvalidName, NotFound, ConfigError, BadModelFile, ChecksumMismatch, DownloadFailed, DiskFull,
+    LibraryError.
     """
     if _REMOTE.match(reference) or "://" in reference:
         raise InvalidRequest(
@@ -89,7 +90,7 @@ def _fetch(entry: CatalogueEntry, wanted: ModelName | None, paths: Paths, report
 
     def describe(path: Path) -> Manifest:
         model = msgspec.structs.replace(read_model(path), path=Path(source.file))
-        return _manifest(name, file, model, entry.licence, entry.title, entry.sampling)
+        return _manifest(name, file, model, entry)
 
     already = _already(store, name, file)
     if already is not None:
@@ -167,24 +168,21 @@ def _already(store: Store, name: ModelName, file: StoredFile) -> Manifest | None
 
 
 def _manifest(
-    name: ModelName,
-    file: StoredFile,
-    model: ModelFile,
-    licence: str = "",
-    title: str = "",
-    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    name: ModelName, file: StoredFile, model: ModelFile, entry: CatalogueEntry | None = None
 ) -> Manifest:
+    """What is known of a model: from the catalogue where it has an entry, else from the file itself."""
     summary = summarise(model)
     said = model.metadata.get("general.license")
+    own_licence = said[:100] if isinstance(said, str) and said.isprintable() else ""
     return Manifest(
         name=name.name,
         tag=name.tag,
         files=(file,),
-        licence=licence or (said if isinstance(said, str) and said.isprintable() else "")[:100] or "unknown",
+        licence=entry.licence if entry else own_licence or "unknown",
         created=datetime.now(UTC),
         summary=summary,
-        sampling=sampling,
-        title=title or summary.name,
+        sampling=entry.sampling if entry else Sampling(),
+        title=entry.title if entry else summary.name,
     )
 
 

