@@ -88,7 +88,10 @@ async def _on_edge_error(request: Request, error: Exception) -> Response:
 
 async def _on_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    return error_response(error.info, request.url.path, error.status, {"connection": "close"})
+    # A body that came too late still comes; one that was too large is read and dropped, or its sender, who looks up
+    # only when all is sent, would never see the answer.
+    headers = {"connection": "close"} if error.status == 408 else {}
+    return error_response(error.info, request.url.path, error.status, headers)
 
 
 async def _on_client_gone(_request: Request, _error: Exception) -> Response:

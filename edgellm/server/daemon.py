@@ -27,16 +27,14 @@ from edgellm.server.binding import bind, url_of
 from edgellm.service import Service
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from edgellm.server.front import Front
+    from edgellm.server.web import WebServer
 
 logger = logging.getLogger(__name__)
 
 LOCK_S = 1.0  # `serve` waits so long for a daemon that is just leaving
 PRELOAD_HEAD_START_S = 1.0  # the worker's start may hold up the web server's by this much
 FORCED_S = 8.0  # after a second signal, everything is over by then
-_CONNECTION_GRACE_S = 1  # for responses that are whole but not yet read
 
 
 def run_daemon(
@@ -124,42 +122,18 @@ class Daemon:
         self._preloading = asyncio.create_task(start())
         await asyncio.wait({self._preloading}, timeout=PRELOAD_HEAD_START_S)
 
-    def _build(self) -> tuple[uvicorn.Server, Front]:
+    def _build(self) -> tuple[WebServer, Front]:
         """On a thread: these imports take a third of a second."""
-        import uvicorn
-
         from edgellm.server.app import build_app
         from edgellm.server.body import Limits
-        from edgellm.server.protocol import protocol_class
         from edgellm.server.security import Security
-
-        class Server(uvicorn.Server):
-            @contextlib.contextmanager
-            def capture_signals(self) -> Iterator[None]:
-                yield  # signals are the daemon's: requests are to finish first
+        from edgellm.server.web import web_server
 
         limits = Limits()
-        app = build_app(
-            self._service,
-            Security.of(self._settings, self._info.token),
-            limits=limits,
-            shutdown=self._ending.set,
-        )
-        config = uvicorn.Config(
-            app,
-            http=protocol_class(limits),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=_CONNECTION_GRACE_S,
-            h11_max_incomplete_event_size=limits.header_bytes,
-        )
+        security = Security.of(self._settings, self._info.token)
+        app = build_app(self._service, security, limits=limits, shutdown=self._ending.set)
         front: Front = app.state.front
-        return Server(config), front
+        return web_server(app, limits), front
 
     async def _until_the_end(self, serving: asyncio.Task[None], front: Front, detached: bool) -> None:
         waits = [asyncio.ensure_future(self._ending.wait()), serving]
@@ -172,7 +146,7 @@ class Daemon:
                 if wait is not serving:
                     wait.cancel()
 
-    async def _leave(self, server: uvicorn.Server, serving: asyncio.Task[None], front: Front) -> None:
+    async def _leave(self, server: WebServer, serving: asyncio.Task[None], front: Front) -> None:
         """Refuse what is new, let what runs finish, then close everything."""
         self._withdraw()
         forced = asyncio.ensure_future(self._forced.wait())
@@ -185,7 +159,7 @@ class Daemon:
         await serving
 
 
-async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+async def _started(server: WebServer, serving: asyncio.Task[None]) -> None:
     while not server.started:
         if serving.done():
             serving.result()

@@ -103,22 +103,16 @@ class Server:
     """The real application under a real uvicorn in a thread of its own."""
 
     def __init__(self, service: Service, settings: Settings, limits: Limits) -> None:
-        import uvicorn
-
         from edgellm.server.app import build_app
-        from edgellm.server.protocol import protocol_class
         from edgellm.server.security import Security
+        from edgellm.server.web import web_server
 
         self.shutdowns = 0
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = build_app(service, Security.of(settings, TOKEN), limits=limits, shutdown=self._count)
-        config = uvicorn.Config(
-            self.app, http=protocol_class(limits), ws="none", lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=1,
-        )  # fmt: skip
-        self._server = uvicorn.Server(config)
+        self._server = web_server(self.app, limits)
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._server.serve([self.socket])), daemon=True
         )

@@ -1,0 +1,216 @@
+"""OpenAI request bodies: what is taken over, what is refused and by which name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from edgellm.contracts.request import Message, Messages, Sampling, Text, Tokens
+from edgellm.errors import InvalidRequest
+from edgellm.server import openai_requests
+from edgellm.server.openai_requests import Asked
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def chat(**fields: Any) -> Asked:
+    return openai_requests.chat(json.dumps({"model": "m", "messages": USER} | fields).encode(), "id")
+
+
+def completion(**fields: Any) -> Asked:
+    return openai_requests.completion(json.dumps({"model": "m", "prompt": "hi"} | fields).encode(), "id")
+
+
+def test_everything_supported_is_taken_over() -> None:
+    asked = chat(
+        temperature=0.5, top_p=0.8, top_k=40, seed=7, stop=["a", "b"], max_tokens=9, keep_alive=60, stream=True,
+        stream_options={"include_usage": True},
+    )  # fmt: skip
+    request = asked.request
+    assert request.sampling == Sampling(0.5, 0.8, 40, 7)
+    assert (request.model, request.stop, request.max_tokens, request.keep_alive_s) == (
+        "m",
+        ("a", "b"),
+        9,
+        60.0,
+    )
+    assert (asked.stream, asked.include_usage) == (True, True)
+
+
+def test_what_is_not_said_stays_open() -> None:
+    request = chat().request
+    assert (request.sampling, request.stop, request.max_tokens) == (Sampling(), (), None)
+
+
+def test_roles_and_content_parts() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    asked = chat(
+        messages=[
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": parts, "name": "ann"},
+            {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None},
+            {"role": "tool", "content": "42", "tool_call_id": "x"},
+        ]
+    )
+    assert asked.request.prompt == Messages(
+        (
+            Message("system", "be brief"),
+            Message("user", "ab", "ann"),
+            Message("assistant", "yes"),
+            Message("tool", "42"),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("hi", Text("hi")),
+        (["hi"], Text("hi")),
+        ([1, 2], Tokens((1, 2))),
+        ([[1, 2]], Tokens((1, 2))),
+    ],
+)
+def test_prompts(prompt: Any, expected: object) -> None:
+    assert completion(prompt=prompt).request.prompt == expected
+
+
+def test_limits_of_length() -> None:
+    assert chat(max_tokens=5, max_completion_tokens=8).request.max_tokens == 8
+    assert completion().request.max_tokens == 16  # OpenAI's default for this endpoint
+    assert completion(max_tokens=99).request.max_tokens == 99
+
+
+def test_top_k_minus_one_means_all() -> None:
+    assert chat(top_k=-1).request.sampling.top_k == 0
+
+
+def test_a_stop_may_be_one_string() -> None:
+    assert chat(stop="END").request.stop == ("END",)
+    assert chat(stop=[]).request.stop == ()
+
+
+def test_unknown_fields_and_neutral_values_pass() -> None:
+    chat(
+        user="u", store=False, metadata={"a": "b"}, service_tier="auto", parallel_tool_calls=True, x_future=[1],
+        n=1, tools=[], tool_choice="auto", logprobs=False, top_logprobs=0, logit_bias={}, presence_penalty=0,
+        frequency_penalty=0.0, response_format={"type": "text"}, modalities=["text"], repetition_penalty=1.0, min_p=0,
+    )  # fmt: skip
+    completion(n=1, best_of=1, echo=False, suffix="", logprobs=None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 2},
+        {"n": 1_000_000},
+        {"logprobs": True},
+        {"top_logprobs": 3},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"functions": [{"name": "f"}]},
+        {"tool_choice": "required"},
+        {"response_format": {"type": "json_object"}},
+        {"logit_bias": {"999999999": 5}},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -1},
+        {"repetition_penalty": 1.1},
+        {"min_p": 0.1},
+        {"modalities": ["text", "audio"]},
+        {"audio": {"voice": "x"}},
+        {"reasoning_effort": "high"},
+        {"chat_template": "{{ 1 }}"},
+        {"grammar": "root ::= x"},
+        {"guided_json": {}},
+        {"ignore_eos": True},
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="not supported yet") as caught:
+        chat(**fields)
+    assert caught.value.param == next(iter(fields))
+
+
+@pytest.mark.parametrize("fields", [{"best_of": 2}, {"suffix": "x"}, {"echo": True}, {"logprobs": 0}])
+def test_the_same_for_completions(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="not supported yet") as caught:
+        completion(**fields)
+    assert caught.value.param == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_completion_tokens": 10**30}, "max_completion_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": float("inf")}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": "x"}, "seed"),
+        ({"stop": ["x"] * 1000}, "stop"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"stop": ["x" * 1001]}, "stop[0]"),
+        ({"stop": ""}, "stop"),
+        ({"stop": 5}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"n": 0}, "n"),
+        ({"model": ""}, "model"),
+        ({"model": 3}, "model"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [*USER, {"role": "wizard", "content": "x"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+            "messages[0].tool_calls",
+        ),
+    ],
+)
+def test_bad_values_are_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat(**fields)
+    assert caught.value.param == param
+    assert param in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "prompt", [[], [[]], None, 5, [1, "a"], [1, True], [-1], [[1, -1]], ["a", "b"], [1.5]]
+)
+def test_bad_prompts_are_refused(prompt: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        completion(prompt=prompt)
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("prompt")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"model": "m"}', b'{"a": "\xff"}', b"[" * 100_000]
+)
+def test_what_is_no_request_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        openai_requests.chat(body, "id")
+
+
+def test_no_message_repeats_what_the_caller_said() -> None:
+    for fields in ({"temperature": "secret"}, {"messages": [{"role": "secret", "content": "secret"}]}):
+        with pytest.raises(InvalidRequest) as caught:
+            chat(**fields)
+        assert "secret" not in caught.value.message

@@ -1,0 +1,372 @@
+"""Who may call, and what one connection may cost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from fake_service import TOKEN, FakeService, Server, quick, serving
+from starlette.datastructures import Headers
+
+from edgellm.config import Settings
+from edgellm.errors import ConfigError
+from edgellm.server.security import Security
+
+KEY = "sk-correct-horse"
+CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    settings = Settings(allowed_hosts=("box.lan",), allowed_origins=("https://chat.example.org",))
+    limits = quick(header_s=0.6, body_s=0.6, body_bytes=100_000)
+    with serving(FakeService(), settings, limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Server]:
+    with serving(FakeService(), Settings(api_keys=("sk-other", KEY))) as running:
+        yield running
+
+
+def chat(server: Server, headers: dict[str, str] | None = None, **options: Any) -> httpx2.Response:
+    return httpx2.post(
+        server.url + "/v1/chat/completions",
+        headers=headers,
+        trust_env=False,
+        timeout=10,
+        **({"json": CHAT} | options),
+    )
+
+
+def raw(server: Server, data: bytes, *, timeout: float = 5) -> bytes:
+    """Send bytes as they are; what comes back until the server closes or falls silent."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=timeout) as connection:
+        connection.sendall(data)
+        return _all(connection)
+
+
+def _all(connection: socket.socket) -> bytes:
+    received = b""
+    try:
+        while part := connection.recv(65536):
+            received += part
+    except (TimeoutError, ConnectionError):
+        pass
+    return received
+
+
+def requests_of(server: Server) -> int:
+    service = server.app.state.front.service
+    assert isinstance(service, FakeService)
+    return len(service.requests)
+
+
+# -- host --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:11435",
+        "app.localhost",
+        "127.0.0.1:1",
+        "[::1]:80",
+        "10.1.2.3",
+        "box.lan",
+        "localhost.",
+    ],
+)
+def test_hosts_that_are_this_machine(server: Server, host: str) -> None:
+    assert chat(server, {"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.com",
+        "evil.com:11435",
+        "localhost.evil.com",
+        "127.0.0.1.evil.com",
+        "a@localhost",
+        "localhost/x",
+        "[::1",
+    ],
+)
+def test_hosts_that_are_not(server: Server, host: str) -> None:
+    before = requests_of(server)
+    response = chat(server, {"host": host})
+    assert response.status_code == 403
+    assert response.json()["error"]["code"] == "forbidden"
+    assert requests_of(server) == before
+
+
+def test_an_empty_or_missing_host_is_refused(server: Server) -> None:
+    assert b" 403 " in raw(server, b"GET /health HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n")
+    assert b" 403 " in raw(server, b"GET /health HTTP/1.0\r\n\r\n")
+
+
+def test_the_host_is_checked_on_every_bind_address() -> None:
+    security = Security.of(Settings(host="0.0.0.0", api_keys=(KEY,)), TOKEN)
+    assert not security.host_allowed("evil.com")
+    assert security.host_allowed("192.168.1.5:11435")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
+def test_no_key_no_other_machines(host: str) -> None:
+    with pytest.raises(ConfigError, match="no API key"):
+        Security.of(Settings(host=host), TOKEN)
+    Security.of(Settings(host=host, api_keys=(KEY,)), TOKEN)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_key(host: str) -> None:
+    Security.of(Settings(host=host), TOKEN)
+
+
+# -- origin ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", ["https://evil.com", "null", "http://localhost:3000", "file://", ""])
+def test_other_origins_are_refused_and_get_no_cors_headers(server: Server, origin: str) -> None:
+    for method in ("POST", "OPTIONS"):
+        response = httpx2.request(
+            method,
+            server.url + "/v1/chat/completions",
+            headers={"origin": origin, "access-control-request-method": "POST"},
+            json=CHAT,
+            trust_env=False,
+        )
+        assert response.status_code == 403
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_listed_origins_get_cors(server: Server) -> None:
+    headers = {"origin": "https://chat.example.org", "access-control-request-method": "POST"}
+    asked = httpx2.options(server.url + "/v1/chat/completions", headers=headers, trust_env=False)
+    assert asked.status_code == 204
+    assert "authorization" in asked.headers["access-control-allow-headers"]
+    for response in (asked, chat(server, {"origin": "https://chat.example.org"})):
+        assert response.headers["access-control-allow-origin"] == "https://chat.example.org"
+        assert response.headers["vary"] == "origin"
+
+
+def test_the_servers_own_pages_are_no_other_origin(server: Server) -> None:
+    assert chat(server, {"origin": server.url}).status_code == 200
+
+
+def test_no_cors_headers_without_an_origin(server: Server) -> None:
+    assert not [name for name in chat(server).headers if name.startswith("access-control")]
+
+
+def test_all_origins_at_once_cannot_be_allowed() -> None:
+    with pytest.raises(ConfigError, match="any web page"):
+        Security.of(Settings(allowed_origins=("*",)), TOKEN)
+
+
+# -- content type ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+def test_only_json_is_a_request(server: Server, kind: str) -> None:
+    before = requests_of(server)
+    for path in ("/v1/chat/completions", "/edgellm/v1/stop", "/edgellm/v1/shutdown"):
+        response = httpx2.post(
+            server.url + path, content=json.dumps(CHAT), headers={"content-type": kind}, trust_env=False
+        )
+        assert response.status_code == 415
+    assert requests_of(server) == before
+
+
+def test_json_with_a_charset_is_json(server: Server) -> None:
+    response = chat(
+        server, {"content-type": "application/json; charset=utf-8"}, json=None, content=json.dumps(CHAT)
+    )
+    assert response.status_code == 200
+
+
+# -- keys --------------------------------------------------------------------------------------------
+
+
+def routes_of(server: Server) -> list[tuple[str, str]]:
+    """Every route there is, from the application's own table."""
+    found: list[tuple[str, str]] = []
+
+    def walk(routes: Any) -> None:
+        for route in routes:
+            inner = getattr(getattr(route, "original_router", route), "routes", None)
+            if inner is not None:
+                walk(inner)
+            else:
+                found.extend((method, route.path) for method in route.methods)
+
+    walk(server.app.routes)
+    return found
+
+
+def test_every_route_but_health_needs_a_key(locked: Server) -> None:
+    routes = routes_of(locked)
+    paths = {path for _, path in routes}
+    assert {"/health", "/metrics", "/v1/models/{name:path}", "/edgellm/v1/shutdown"} <= paths
+    for method, path in [*routes, ("GET", "/nothing"), ("POST", "/v1/chat/completions/")]:
+        response = httpx2.request(method, locked.url + path, json={}, trust_env=False)
+        assert response.status_code == (200 if path == "/health" else 401), path
+    assert "models" not in httpx2.get(locked.url + "/health", trust_env=False).json()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {KEY}"},
+        {"authorization": f"bearer  {KEY}"},
+        {"x-api-key": KEY},
+        {"authorization": f"Bearer {TOKEN}"},
+    ],
+)
+def test_keys_that_open(locked: Server, headers: dict[str, str]) -> None:
+    assert chat(locked, headers).status_code == 200
+    health = httpx2.get(locked.url + "/health", headers=headers, trust_env=False)
+    assert health.json()["models"]["fake:latest"]["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer ' OR 1=1--"},
+        {"authorization": "Bearer " + "x" * 100_000},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": KEY},
+        {"authorization": "Bearer"},
+        {"x-api-key": KEY + " x"},
+        {"x-api-key": ""},
+    ],
+)
+def test_keys_that_do_not(locked: Server, headers: dict[str, str]) -> None:
+    response = chat(locked, headers)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.json()["error"]["code"] == "unauthorized"
+
+
+def test_keys_are_kept_as_hashes_only() -> None:
+    security = Security.of(Settings(api_keys=("schlüssel",)), TOKEN)
+    assert "schlüssel" not in repr(security)
+    assert TOKEN not in repr(security)
+    sent = [(b"authorization", "Bearer schlüssel".encode())]
+    assert security.key_known(Headers(raw=sent))
+
+
+# -- cost --------------------------------------------------------------------------------------------
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def test_a_body_that_says_it_is_too_large(server: Server) -> None:
+    before = time.monotonic()
+    answer = raw(server, HEAD + b"Connection: close\r\nContent-Length: 1000000000\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"payload_too_large" in answer
+    assert time.monotonic() - before < 3
+
+
+def test_a_chunked_body_that_does_not(server: Server) -> None:
+    chunk = b"2710\r\n" + b" " * 10_000 + b"\r\n"
+    answer = raw(server, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 12, timeout=2)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_that_sends_everything_first_still_reads_the_413(server: Server) -> None:
+    assert (
+        chat(
+            server, content=b" " * 5_000_000, json=None, headers={"content-type": "application/json"}
+        ).status_code
+        == 413
+    )
+    assert chat(server).status_code == 200
+
+
+def test_json_that_is_too_deep(server: Server) -> None:
+    for body in (b'{"x":' + b"[" * 45_000, b'{"tools":' + b"[" * 40_000 + b"]" * 40_000 + b"}"):
+        response = chat(server, {"content-type": "application/json"}, content=body, json=None)
+        assert response.status_code == 400
+        assert "nested too deeply" in response.json()["error"]["message"]
+
+
+def test_too_many_headers(server: Server) -> None:
+    many = b"".join(b"X-%d: y\r\n" % index for index in range(10_000))
+    for headers in (many, many[:2000]):
+        head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        assert raw(server, head + headers + b"\r\n").startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_head_that_never_ends(server: Server) -> None:
+    answer = raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 1_000_000)
+    assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""  # reset before it could be read
+
+
+def test_a_head_that_comes_byte_by_byte(server: Server) -> None:
+    before = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        threading.Thread(
+            target=_drip, args=(connection, b"GET /health HTTP/1.1\r\nX-Slow: " + b"y" * 200)
+        ).start()
+        answer = _all(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert 0.5 < time.monotonic() - before < 2
+
+
+def test_a_slow_head_on_a_used_connection(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"}}}"):
+            answer += connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"GET /health HTTP/1.1\r\n")
+        assert _all(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_body_that_comes_byte_by_byte(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+        threading.Thread(target=_drip, args=(connection, b" " * 200)).start()
+        answer = _all(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"type":"timeout_error"' in answer
+
+
+def test_what_is_no_http(server: Server) -> None:
+    answer = raw(server, b"\x16\x03\x01 hello\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"invalid_request"' in answer
+
+
+def test_a_failure_of_ours_tells_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def models() -> None:
+        raise RuntimeError("secret detail at /home/somebody")
+
+    monkeypatch.setattr(server.app.state.front.service, "models", models)
+    response = httpx2.get(server.url + "/v1/models", trust_env=False)
+    assert response.status_code == 500
+    assert response.headers["x-request-id"].startswith("req_")
+    assert "secret" not in response.text
+    assert response.json()["error"]["code"] == "internal_error"
+
+
+def _drip(connection: socket.socket, data: bytes) -> None:
+    try:
+        for byte in data:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+    except OSError:
+        pass
