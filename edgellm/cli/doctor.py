@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -117,7 +118,8 @@ def _engines(report: Report) -> None:
     for name in plugins.engine_names():
         state = plugins.probe(name)
         if isinstance(state, Available):
-            report.engines[name] = " · ".join(filter(None, (state.version, state.detail)))
+            detail = re.sub(r"\s*=\s*1\b", "", state.detail).replace(" | ", ", ")  # "AVX2 = 1 | FMA = 1"
+            report.engines[name] = " · ".join(filter(None, (state.version, detail)))
         else:
             report.engines[name] = f"not available: {state.reason}"
             report.problems.append(Problem(f"engine {name}: {state.reason}", state.hint, broken=False))

@@ -49,9 +49,9 @@ def pull(
     quiet: options.Quiet = False,
 ) -> None:
     """Fetch a model, verify it and put it into the store."""
-    from edgellm.cli import pull as command
+    from edgellm.cli.pull import pull_model
 
-    command.pull_model(reference, name, json=json, quiet=quiet)
+    pull_model(reference, name, json=json, quiet=quiet)
 
 
 @app.command("list")
@@ -61,17 +61,17 @@ def list_(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print names only.")] = False,
 ) -> None:
     """List the models in the store."""
-    from edgellm.cli import models as command
+    from edgellm.cli.models import list_models
 
-    command.list_models(sort, json=json, quiet=quiet)
+    list_models(sort, json=json, quiet=quiet)
 
 
 @app.command()
 def show(name: options.ModelName, json: options.Json = False) -> None:
     """Say what a model is: size, context, licence, defaults, where its file lies."""
-    from edgellm.cli import models as command
+    from edgellm.cli.models import show_model
 
-    command.show_model(name, json=json)
+    show_model(name, json=json)
 
 
 @app.command()
@@ -81,9 +81,9 @@ def rm(
     quiet: options.Quiet = False,
 ) -> None:
     """Remove models from the store; one that is loaded is stopped first."""
-    from edgellm.cli import models as command
+    from edgellm.cli.models import remove_models
 
-    command.remove_models(names, json=json, quiet=quiet)
+    remove_models(names, json=json, quiet=quiet)
 
 
 @app.command()
@@ -120,20 +120,20 @@ def run(
     quiet: options.Quiet = False,
 ) -> None:
     """Ask a model; the answer streams to stdout."""
-    from edgellm.cli import run as command
+    from edgellm.cli.run import Wanted, run_model
 
-    wanted = command.Wanted(
+    wanted = Wanted(
         name, system, temperature, top_p, top_k, seed, max_tokens, tuple(stop_at or ()), context, keep_alive
     )
-    command.run_model(wanted, prompt or [], verbose=verbose, json=json, quiet=quiet)
+    run_model(wanted, prompt or [], verbose=verbose, json=json, quiet=quiet)
 
 
 @app.command()
 def ps(json: options.Json = False) -> None:
     """List the models that are loaded now."""
-    from edgellm.cli import daemon as command
+    from edgellm.cli.daemon import list_running
 
-    command.list_running(json=json)
+    list_running(json=json)
 
 
 @app.command()
@@ -144,9 +144,9 @@ def stop(
     quiet: options.Quiet = False,
 ) -> None:
     """Unload a model, or end the daemon."""
-    from edgellm.cli import daemon as command
+    from edgellm.cli.daemon import stop as stop_model
 
-    command.stop(name, everything=everything, json=json, quiet=quiet)
+    stop_model(name, everything=everything, json=json, quiet=quiet)
 
 
 @app.command()
@@ -179,10 +179,10 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the OpenAI API until Ctrl+C."""
-    from edgellm.cli import daemon as command
+    from edgellm.cli.daemon import serve as serve_api
     from edgellm.cli.parse import duration
 
-    command.serve(
+    serve_api(
         {
             "host": host,
             "port": port,
@@ -206,17 +206,17 @@ def config(
     json: options.Json = False,
 ) -> None:
     """Print every setting, where its value comes from, and what it means."""
-    from edgellm.cli import settings as command
+    from edgellm.cli.settings import show_settings
 
-    command.show_settings(name, path=path, json=json)
+    show_settings(name, path=path, json=json)
 
 
 @app.command()
 def doctor(json: options.Json = False) -> None:
     """Examine this machine, the engines, the store and the daemon; say what to do next."""
-    from edgellm.cli import doctor as command
+    from edgellm.cli.doctor import examine
 
-    command.examine(json=json)
+    examine(json=json)
 
 
 @app.command()

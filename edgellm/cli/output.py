@@ -8,10 +8,11 @@ quiet   data and errors only
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
-from edgellm.cli.terminal import encodes, has_colour, inert, is_terminal, width
+from edgellm.cli.terminal import encodes, has_colour, inert, is_terminal, label, width
 from edgellm.errors import EdgeError
 from edgellm.units import MIB, number, seconds
 
@@ -58,10 +59,14 @@ class Output:
             sys.stdout.write("  ".join(parts).rstrip() + "\n")
 
     def pairs(self, rows: Mapping[str, str]) -> None:
-        """Names and values below each other on stdout, indented; long values are not cut."""
-        wide = max(len(name) for name in rows)
+        """Names and values below each other on stdout, indented; on a terminal long values are wrapped at spaces."""
+        wide = max((len(name) for name in rows), default=0)
         for name, value in rows.items():
-            self.line(f"  {name.ljust(wide)}  {' '.join(value.split())}")
+            flat = label(value, limit=4000)
+            room = max(20, width() - wide - 5) if is_terminal(sys.stdout) else len(flat) + 1
+            lines = textwrap.wrap(flat, room, break_long_words=False, break_on_hyphens=False) or [""]
+            for index, text in enumerate(lines):
+                self.line(f"  {('' if index else name).ljust(wide)}  {text}")
 
     def note(self, text: str) -> None:
         """Something worth knowing, on stderr; not in quiet or JSON mode."""

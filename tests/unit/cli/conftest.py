@@ -1,0 +1,32 @@
+"""The fixture that every command's test needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_fakes import FakeClient, pipe
+
+import edgellm.cli.answer
+import edgellm.cli.chat
+import edgellm.cli.daemon
+import edgellm.cli.doctor
+import edgellm.cli.models
+import edgellm.cli.output
+import edgellm.cli.pull
+import edgellm.cli.run
+
+
+@pytest.fixture
+def daemon(home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    """A running fake daemon, and stdin empty as it is for a script."""
+    client = FakeClient()
+
+    def find(paths: object, *, any_version: bool = False) -> FakeClient | None:
+        return client if client.running else None
+
+    monkeypatch.setattr(edgellm.cli.run, "DaemonClient", client)
+    monkeypatch.setattr("edgellm.cli.link.find_client", find)
+    monkeypatch.setattr(edgellm.cli.daemon, "find_client", find)
+    pipe(monkeypatch, b"")
+    return client

@@ -1,0 +1,147 @@
+"""The command line as a whole: it starts quickly, and every failure is a message and an exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_fakes import FakeClient, Streams, explode, put
+
+import edgellm.cli.answer
+import edgellm.cli.chat
+import edgellm.cli.daemon
+import edgellm.cli.doctor
+import edgellm.cli.models
+import edgellm.cli.output
+import edgellm.cli.pull
+import edgellm.cli.run
+from edgellm import __version__
+from edgellm.cli.main import app, main
+from edgellm.errors import DaemonError, LibraryError
+from edgellm.paths import default_paths
+
+
+def test_help_is_light_and_quick() -> None:
+    """Help imports nothing heavy, and takes a quarter of a second at most, of the processor: others may use it too."""
+    heavy = "numpy llama_cpp fastapi uvicorn httpx2 textual gguf huggingface_hub rich asyncio pydantic jinja2 msgspec"
+    code = (
+        "import sys, time; from edgellm.cli.main import main; code = main(['--help']);"
+        f"print('HEAVY', *sorted(set({heavy.split()!r}) & set(sys.modules)));"
+        "print(time.process_time()); sys.exit(code)"
+    )
+    times = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        *text, found, taken = done.stdout.splitlines()
+        times.append(float(taken))
+        assert found == "HEAVY"
+    assert "Commands:" in text
+    assert min(times) <= 0.25
+
+
+def test_no_arguments_print_help(capsys: Streams) -> None:
+    assert main([]) == 0
+    assert "edgellm pull smollm2:135m" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["version"]])
+def test_version(arguments: list[str], capsys: Streams) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"edgellm {__version__}\n"
+
+
+def test_every_command_explains_itself(capsys: Streams) -> None:
+    for command in app.registered_commands:
+        assert command.callback is not None
+        name = command.name or command.callback.__name__
+        assert main([name, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith(f"Usage: edgellm {name}")
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_an_error_is_two_lines_and_its_own_exit_code(
+    home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = DaemonError("it is \x1b]52;c;Zm9v\x07 gone", hint="start\x1b[2J it")
+    monkeypatch.setattr(edgellm.cli.models, "list_models", explode(error))
+    assert main(["list"]) == 8
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error: it is ␛]52;c;Zm9v␇ gone\nhint: start␛[2J it\n"
+
+
+def test_an_error_in_json_is_a_document_too(
+    home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edgellm.cli.models, "list_models", explode(LibraryError("broken", hint="mend it")))
+    assert main(["list", "--json"]) == 7
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"error": {"code": "library_error", "message": "broken", "hint": "mend it"}}
+    assert "error: broken" in err
+
+
+def test_an_unknown_exception_is_one_line(
+    home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edgellm.cli.models, "list_models", explode(ZeroDivisionError("by zero")))
+    assert main(["list"]) == 1
+    err = capsys.readouterr().err
+    assert "error: internal error: ZeroDivisionError: by zero" in err
+    assert "--debug" in err
+    assert str(default_paths().logs) in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("how", ["before", "after", "environment"])
+def test_debug_shows_the_traceback(
+    how: str, home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edgellm.cli.models, "list_models", explode(ZeroDivisionError("by zero")))
+    if how == "environment":
+        monkeypatch.setenv("EDGELLM_DEBUG", "1")
+    assert main({"before": ["--debug", "list"], "after": ["list", "--debug"]}.get(how, ["list"])) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_quiet(home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edgellm.cli.models, "list_models", explode(KeyboardInterrupt()))
+    assert main(["list"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lst"], "did you mean 'list'"),
+        (["run"], "missing argument 'name'"),
+        (["run", "x", "--top-k", "many"], "--top-k"),
+        (["run", "x", "--nonsense"], "no such option"),
+        (["list", "--sort", "colour"], "cannot sort by colour"),
+        (["stop"], "name a model"),
+        (["run", "x", "--keep-alive", "soon"], "'soon' is not a time"),
+    ],
+)
+def test_wrong_use_is_exit_2(arguments: list[str], words: str, daemon: FakeClient, capsys: Streams) -> None:
+    put("x")
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err.lower()
+    assert "hint: " in err
+    assert "Traceback" not in err
+
+
+def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    environment = {"EDGELLM_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "edgellm.cli.main", "config"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+    process.stderr.close()

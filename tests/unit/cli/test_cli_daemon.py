@@ -1,0 +1,177 @@
+"""ps, stop, serve, config and doctor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_fakes import FakeClient, Streams, loaded, put
+
+from edgellm.cli.main import main
+from edgellm.contracts.engine import Available, Unavailable
+from edgellm.errors import EdgeError
+from edgellm.library.store import Store
+from edgellm.paths import default_paths
+
+
+def test_ps(daemon: FakeClient, capsys: Streams) -> None:
+    daemon.models = [loaded("m:latest")]
+    assert main(["ps"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == [
+        "m:latest",
+        "ready",
+        "512",
+        "MiB",
+        "2,048",
+        "25",
+        "%",
+        "0",
+        "0",
+        "unloads",
+        "in",
+        "4",
+        "min",
+    ]
+    assert max(map(len, lines)) <= 80
+    assert main(["ps", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["models"][0]["kv_used"] == 1024
+
+
+def test_ps_without_a_daemon(daemon: FakeClient, capsys: Streams) -> None:
+    daemon.running = False
+    assert main(["ps"]) == 0
+    assert capsys.readouterr() == ("", "no daemon is running\n")
+    assert main(["ps", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"daemon": None, "models": []}
+
+
+def test_stop(daemon: FakeClient, capsys: Streams) -> None:
+    daemon.models = [loaded("m:latest")]
+    assert main(["stop", "m:latest"]) == 0
+    assert main(["stop", "other"]) == 3
+    assert main(["stop", "--all"]) == 0
+    assert not daemon.running
+    assert main(["stop", "m:latest"]) == 3
+    assert main(["stop", "--all"]) == 0
+
+
+def test_serve_flags_become_settings(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams) -> None:
+    seen: list[Any] = []
+
+    def run_daemon(settings: Any, paths: object, *, detached: bool, on_ready: Callable[[str], None]) -> None:
+        seen.append(settings)
+        assert not detached
+        on_ready("http://127.0.0.1:9")
+
+    monkeypatch.setattr("edgellm.server.daemon.run_daemon", run_daemon)
+    monkeypatch.setattr("edgellm.server.daemon.set_up_logging", lambda settings: None)
+    flags = (
+        "--port 9 --api-key a --api-key b --parallel 3 --keep-alive forever --context 512 --log-level debug"
+    )
+    assert main(["serve", *flags.split()]) == 0
+    settings = seen[0]
+    assert (settings.port, settings.api_keys, settings.max_sequences) == (9, ("a", "b"), 3)
+    assert (settings.keep_alive_s, settings.context, settings.log_level) == (-1.0, 512, "debug")
+    assert settings.host == "127.0.0.1"
+    assert "http://127.0.0.1:9/v1" in capsys.readouterr().err
+    assert main(["serve", "--port", "70000"]) == 2
+
+
+def test_config(home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tomllib
+
+    monkeypatch.setenv("EDGELLM_API_KEYS", "hunter2")
+    monkeypatch.setenv("EDGELLM_PORT", "7")
+    assert main(["config"]) == 0
+    out = capsys.readouterr().out
+    assert "port = 7  # EDGELLM_PORT" in out
+    assert 'host = "127.0.0.1"  # default' in out
+    assert "hunter2" not in out
+    assert tomllib.loads(out)["port"] == 7
+    assert max(map(len, out.splitlines()[1:])) <= 90
+    assert main(["config", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "hunter2" not in out
+    assert json.loads(out)["settings"]["port"]["source"] == "EDGELLM_PORT"
+
+
+def test_one_setting(home: Path, capsys: Streams) -> None:
+    assert main(["config", "host"]) == 0
+    assert capsys.readouterr().out == "127.0.0.1\n"
+    assert main(["config", "prot"]) == 2
+    assert "did you mean port?" in capsys.readouterr().err
+    assert main(["config", "--path"]) == 0
+    assert capsys.readouterr().out == f"{default_paths().config_file}\n"
+
+
+def engines(monkeypatch: pytest.MonkeyPatch, **states: Available | Unavailable) -> None:
+    monkeypatch.setattr("edgellm.plugins.engine_names", lambda: sorted(states))
+    monkeypatch.setattr("edgellm.plugins.probe", lambda name: states[name])
+
+
+def test_doctor_of_a_newcomer(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines(
+        monkeypatch,
+        llamacpp=Available("1.2", "AVX2 = 1 | FMA = 1"),
+        torch=Unavailable("no torch", "install it"),
+    )
+    daemon.running = False
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for part in (
+        "usable core",
+        "GiB",
+        "1.2 · AVX2, FMA",
+        "not available: no torch",
+        "mend: install it",
+        "not running",
+    ):
+        assert part in out
+    assert "next: `edgellm pull smollm2:135m`" in out
+
+
+def test_doctor_with_models_and_daemon(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines(monkeypatch, llamacpp=Available("1.2"))
+    put("m")
+    daemon.models = [loaded("m:latest")]
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert report["daemon"]["loaded"] == "m:latest"
+    assert "edgellm run m:latest" in report["next"]
+
+
+def test_doctor_finds_what_is_broken(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines(monkeypatch, llamacpp=Unavailable("not built", "build it"))
+    Store(default_paths()).model_path(put("m")).unlink()
+    default_paths().config_file.parent.mkdir(parents=True)
+    default_paths().config_file.write_text("prot = 1")
+    assert main(["doctor"]) == 7
+    out = capsys.readouterr().out
+    for part in ("no engine can run here", "m:latest", "unknown setting prot", "next: mend what is broken"):
+        assert part in out
+    assert main(["doctor", "--json"]) == 7
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_every_error_has_an_exit_code_of_its_own_kind() -> None:
+    for kind in EdgeError.__subclasses__():
+        assert 1 < kind.exit_code <= 130, kind
+
+
+def test_the_reference_is_fresh() -> None:
+    script = Path(__file__).parents[3] / "tools" / "cli_reference.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,71 @@
+"""What reaches the screen: inert text, colour, bars, times."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from cli_fakes import Streams, at_terminal
+
+import edgellm.cli.answer
+import edgellm.cli.chat
+import edgellm.cli.daemon
+import edgellm.cli.doctor
+import edgellm.cli.models
+import edgellm.cli.output
+import edgellm.cli.pull
+import edgellm.cli.run
+from edgellm.cli import terminal
+from edgellm.cli.parse import duration
+from edgellm.errors import InvalidRequest
+
+
+def test_inert_text() -> None:
+    hostile = "a\x1b[31m\x07\x9b2J\r\x7f\u202eb\n\tc"
+    assert terminal.inert(hostile) == "a␛[31m␇\ufffd2J␡\ufffdb\n\tc"
+    assert terminal.inert("naïve 日本語 שלום 🙂") == "naïve 日本語 שלום 🙂"
+    assert terminal.label("a\nb\t\x1bc", 5) == "a b ␛c"[:4] + "…"
+
+
+def test_colour_only_on_a_willing_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for name in ("NO_COLOR", "TERM", "WT_SESSION"):
+        monkeypatch.delenv(name, raising=False)
+    assert not terminal.has_colour(Tty())
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal.has_colour(Tty())
+    assert not terminal.has_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not terminal.has_colour(Tty())
+
+
+def test_bar_says_mib_rate_and_time_left(capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 2.0, 4.0])
+    monkeypatch.setattr(edgellm.cli.output, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    at_terminal(monkeypatch, edgellm.cli.output)
+    bar = edgellm.cli.output.Bar(edgellm.cli.output.Output())
+    mib = 1 << 20
+    bar.update(0, 94 * mib)
+    bar.update(47 * mib, 94 * mib)
+    bar.finish(94 * mib, "verified")
+    shown = capsys.readouterr().err
+    assert "━" * 16 + " " * 16 + " 47/94 MiB · 24 MiB/s · 2.00 s left" in shown
+    assert shown.endswith("━" * 32 + " 94/94 MiB · 24 MiB/s · verified\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("300", 300), ("5m", 300), ("1.5h", 5400), ("1d", 86400), ("forever", -1), ("-5", -1), ("0", 0)],
+)
+def test_durations(text: str, value: float) -> None:
+    assert duration(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 weeks", "nan", "inf", "1e3"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        duration(text)
