@@ -60,7 +60,9 @@ class FakeService(Service):
         self.requests: list[GenerateRequest] = []
         self.closed: list[float] = []  # monotonic
         self.entered = threading.Event()
+        self.over = asyncio.Event()
         self.stopped: list[str] = []
+        self.preloaded: list[str] = []
         self.state = ServiceHealth("ok", {"fake:latest": Health("ready")})
 
     def model(self, name: str) -> ModelCard:
@@ -94,6 +96,12 @@ class FakeService(Service):
     async def stop(self, name: str) -> bool:
         self.stopped.append(name)
         return True
+
+    async def preload(self, name: str) -> None:
+        self.preloaded.append(name)
+
+    async def aclose(self, grace_s: float = 0.0) -> None:
+        self.over.set()
 
     def health(self) -> ServiceHealth:
         return self.state

@@ -1,0 +1,206 @@
+"""DaemonClient: finding, starting and talking to a daemon."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_service import HELLO, LOADED, TOKEN, FakeService, Server, serving
+
+from edgellm import __version__, client, platform
+from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info
+from edgellm.config import Settings
+from edgellm.contracts.events import Failed, Started, TextDelta
+from edgellm.contracts.request import GenerateRequest, Text
+from edgellm.errors import DaemonError, NotFound, Unavailable
+from edgellm.paths import Paths, default_paths
+
+FAKE = Path(__file__).with_name("fake_daemon.py")
+REQUEST = GenerateRequest(id="", model="fake", prompt=Text("hi"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(FakeService(), Settings(api_keys=("a-key",))) as running:
+        yield running
+
+
+@pytest.fixture
+def service(server: Server) -> FakeService:
+    service = server.app.state.front.service
+    assert isinstance(service, FakeService)
+    service.__init__()  # type: ignore[misc]
+    return service
+
+
+@pytest.fixture
+def paths(home: Path) -> Paths:
+    return default_paths()
+
+
+def info_of(server: Server) -> DaemonInfo:
+    return DaemonInfo(server.url, os.getpid(), __version__, TOKEN)
+
+
+def announce(paths: Paths, info: DaemonInfo) -> None:
+    platform.make_private_folder(paths.runtime)
+    info_path(paths).write_bytes(msgspec.json.encode(info))
+
+
+# -- finding -----------------------------------------------------------------------------------------
+
+
+def test_no_file_no_daemon(paths: Paths) -> None:
+    assert DaemonClient.find(paths) is None
+
+
+def test_a_running_one_is_found_whatever_the_proxies(
+    paths: Paths, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    announce(paths, info_of(server))
+    with DaemonClient.find(paths) or pytest.fail("not found") as found:
+        assert found.health()["status"] == "ok"
+
+
+def test_stale_files_count_for_nothing(paths: Paths, server: Server) -> None:
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    info = info_of(server)
+    for stale in (
+        msgspec.structs.replace(info, pid=int(dead.stdout)),
+        msgspec.structs.replace(info, pid=os.getppid()),  # alive, but somebody else
+        msgspec.structs.replace(info, url="http://127.0.0.1:9"),
+        msgspec.structs.replace(info, token="of another boot"),
+    ):
+        announce(paths, stale)
+        assert DaemonClient.find(paths) is None
+    info_path(paths).write_bytes(b"{half a file")
+    assert DaemonClient.find(paths) is None
+
+
+def test_another_version_says_how_to_end_it(paths: Paths, server: Server) -> None:
+    announce(paths, msgspec.structs.replace(info_of(server), version="0.0.1"))
+    with pytest.raises(DaemonError, match=r"0\.0\.1") as caught:
+        DaemonClient.find(paths)
+    assert "edgellm stop --all" in (caught.value.hint or "")
+    with DaemonClient.find(paths, any_version=True) or pytest.fail("not found") as found:
+        assert found.info.version == "0.0.1"
+
+
+# -- talking -----------------------------------------------------------------------------------------
+
+
+def test_events_arrive_as_they_were(service: FakeService, server: Server) -> None:
+    with DaemonClient(info_of(server)) as daemon:
+        assert tuple(daemon.generate(REQUEST)) == HELLO
+
+
+def test_an_unknown_model_fails_like_any_other(service: FakeService, server: Server) -> None:
+    with DaemonClient(info_of(server)) as daemon:
+        (event,) = daemon.generate(msgspec.structs.replace(REQUEST, model="none"))
+    assert isinstance(event, Failed)
+    assert (event.error.code, event.error.hint) == ("not_found", "did you mean fake?")
+
+
+def test_closing_the_iterator_cancels(service: FakeService, server: Server) -> None:
+    service.script = (Started(7, 0, 1), TextDelta("Hel"), 30.0)
+    with DaemonClient(info_of(server)) as daemon:
+        events = daemon.generate(REQUEST)
+        assert list(itertools.islice(events, 2)) == [Started(7, 0, 1), TextDelta("Hel")]
+        closed = time.monotonic()
+        events.close()  # type: ignore[attr-defined]
+        while not service.closed and time.monotonic() < closed + 5:
+            time.sleep(0.005)
+    assert service.closed[0] - closed < 1.0
+
+
+def test_a_stream_that_breaks_off_fails(service: FakeService, server: Server) -> None:
+    service.script = (Started(7, 0, 1), TextDelta("Hel"))
+    with DaemonClient(info_of(server)) as daemon:
+        *_, last = daemon.generate(REQUEST)
+    assert isinstance(last, Failed)
+    assert last.error.retriable
+
+
+def test_a_daemon_that_is_gone_fails(server: Server) -> None:
+    with DaemonClient(msgspec.structs.replace(info_of(server), url="http://127.0.0.1:9")) as daemon:
+        (event,) = daemon.generate(REQUEST)
+        assert isinstance(event, Failed)
+        with pytest.raises(Unavailable):
+            daemon.ps()
+
+
+def test_ps_and_stop(service: FakeService, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DaemonClient(info_of(server)) as daemon:
+        assert daemon.ps() == [LOADED]
+        assert daemon.stop("fake")
+
+        async def stop(name: str) -> bool:
+            raise NotFound(f"no model named {name}", hint="`edgellm list`")
+
+        monkeypatch.setattr(service, "stop", stop)
+        with pytest.raises(NotFound) as caught:
+            daemon.stop("other")
+        assert caught.value.hint == "`edgellm list`"
+
+
+# -- starting ----------------------------------------------------------------------------------------
+
+
+def fake_argv(seconds: float = 0.0) -> list[str]:
+    return [sys.executable, str(FAKE), str(seconds), "--detached", "--settings", '{"port": 0}']
+
+
+def test_two_clients_at_once_start_one_daemon(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_daemon_argv", lambda *_: fake_argv())
+    found: list[DaemonClient] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(DaemonClient.connect_or_start(paths, Settings())))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    try:
+        assert len(found) == 2
+        assert found[0].info == found[1].info == read_info(paths)
+        assert found[0].info.pid != os.getpid()
+        with DaemonClient.connect_or_start(paths, Settings()) as third:
+            assert third.info == found[0].info
+    finally:
+        for connected in found[1:]:
+            connected.close()
+        assert found[0].shutdown(10)
+    assert not info_path(paths).exists()
+    assert DaemonClient.find(paths) is None
+
+
+def test_a_start_that_fails_shows_the_end_of_the_log(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [*fake_argv()[:-1], '{"host": "0.0.0.0"}'])
+    paths.logs.mkdir(parents=True)
+    (paths.logs / "daemon.log").write_text("an older failure\n")
+    with pytest.raises(DaemonError, match="did not start") as caught:
+        DaemonClient.connect_or_start(paths, Settings())
+    assert "no API key is set" in caught.value.message
+    assert "older" not in caught.value.message
+    assert "daemon.log" in (caught.value.hint or "")
+
+
+def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths) -> None:
+    argv = client._daemon_argv(paths, Settings(threads=3, api_keys=("secret",)), "smollm2")
+    assert argv[argv.index("--settings") + 1] == '{"threads": 3}'
+    assert argv[argv.index("--preload") + 1] == "smollm2"
+    assert "secret" not in " ".join(argv)
+    assert "--settings" not in client._daemon_argv(paths, Settings(), None)

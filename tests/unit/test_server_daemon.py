@@ -1,0 +1,210 @@
+"""The daemon's process from outside: lock, socket, daemon.json, signals, idle exit. Its service answers by script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from edgellm.client import DaemonInfo, info_path, read_info
+from edgellm.config import Settings
+from edgellm.errors import ConfigError, DaemonError
+from edgellm.paths import Paths, default_paths
+from edgellm.server.binding import bind, url_of
+
+FAKE = Path(__file__).with_name("fake_daemon.py")
+CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+Start = Callable[..., subprocess.Popen[str]]
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+
+@pytest.fixture
+def paths(home: Path) -> Paths:
+    return default_paths()
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    """Start a daemon whose answers take `seconds`; all are gone when the test is over."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        seconds: float, *arguments: str, detached: bool = True, **settings: object
+    ) -> subprocess.Popen[str]:
+        argv = [sys.executable, str(FAKE), str(seconds), "--settings", json.dumps({"port": 0} | settings)]
+        argv += ["--detached"] if detached else []
+        process = subprocess.Popen([*argv, *arguments], stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def announced(paths: Paths, process: subprocess.Popen[str]) -> DaemonInfo:
+    """daemon.json, once it is there and requests are answered."""
+    deadline = time.monotonic() + 20
+    while (info := read_info(paths)) is None:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert httpx2.get(info.url + "/health", trust_env=False, timeout=20).status_code == 200
+    return info
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 10) -> int:
+    return process.wait(seconds)
+
+
+class Chat(threading.Thread):
+    """A streamed chat in the background, with what came of it."""
+
+    def __init__(self, info: DaemonInfo) -> None:
+        super().__init__(daemon=True)
+        self.url = info.url
+        self.text = ""
+        self.first_word = threading.Event()
+        self.start()
+        assert self.first_word.wait(10)
+
+    def run(self) -> None:
+        with httpx2.stream(
+            "POST",
+            self.url + "/v1/chat/completions",
+            json=CHAT | {"stream": True},
+            trust_env=False,
+            timeout=20,
+        ) as response:
+            for part in response.iter_text():
+                self.text += part
+                if "Hel" in self.text:
+                    self.first_word.set()
+
+
+def test_sigterm_lets_running_answers_finish(start: Start, paths: Paths) -> None:
+    process = start(1.0, "--preload", "fake")
+    info = announced(paths, process)
+    assert (info.pid, info.version) == (process.pid, "0.1.0")
+    assert stat.S_IMODE(info_path(paths).stat().st_mode) == 0o600
+    chat = Chat(info)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert read_info(paths) is None  # nobody new shall come
+    refused = httpx2.post(info.url + "/v1/chat/completions", json=CHAT, trust_env=False)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+    health = httpx2.get(info.url + "/health", trust_env=False)
+    assert (health.status_code, health.json()["status"]) == (503, "draining")
+    assert ended(process) == 0
+    chat.join(5)
+    assert chat.text.endswith("data: [DONE]\n\n")
+
+
+def test_answers_that_outlast_the_grace_end_with_an_error(start: Start, paths: Paths) -> None:
+    process = start(60.0, shutdown_grace_s=0.3)
+    chat = Chat(announced(paths, process))
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 0
+    assert 0.25 < time.monotonic() - began < 3
+    chat.join(5)
+    assert "unloaded before the answer was complete" in chat.text
+
+
+def test_a_second_signal_does_not_wait(start: Start, paths: Paths) -> None:
+    process = start(60.0, shutdown_grace_s=60)
+    Chat(announced(paths, process))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert ended(process, 3) == 130
+
+
+def test_there_is_only_one(start: Start, paths: Paths) -> None:
+    process = start(0.0, detached=False)
+    info = announced(paths, process)
+    other = start(0.0, detached=False)
+    _, said = other.communicate(timeout=10)
+    assert other.returncode == DaemonError.exit_code
+    assert f"a daemon runs already at {info.url} (pid {info.pid})" in said
+    assert "edgellm stop --all" in said
+    assert read_info(paths) == info
+
+
+def test_a_detached_one_leaves_when_nobody_wants_anything(start: Start, paths: Paths) -> None:
+    process = start(0.8, idle_exit_s=0.4)
+    info = announced(paths, process)
+    chat = Chat(info)  # longer than the limit: a running answer is no idleness
+    chat.join(10)
+    assert process.poll() is None
+    assert chat.text.endswith("data: [DONE]\n\n")
+    deadline = time.monotonic() + 3
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            httpx2.get(info.url + "/health", trust_env=False)  # watching keeps nobody alive
+        except httpx2.HTTPError:
+            break
+        time.sleep(0.05)
+    assert ended(process, 3) == 0
+    assert not info_path(paths).exists()
+
+
+def test_the_token_ends_it(start: Start, paths: Paths) -> None:
+    process = start(0.0, detached=False)
+    info = announced(paths, process)
+    headers = {"authorization": f"Bearer {info.token}"}
+    assert (
+        httpx2.post(info.url + "/edgellm/v1/shutdown", json={}, headers=headers, trust_env=False).status_code
+        == 202
+    )
+    assert ended(process) == 0
+
+
+def test_open_doors_are_refused(start: Start, paths: Paths) -> None:
+    process = start(0.0, detached=False, host="0.0.0.0")
+    _, said = process.communicate(timeout=10)
+    assert process.returncode == ConfigError.exit_code
+    assert "no API key is set" in said
+    assert "--api-key" in said
+    assert read_info(paths) is None
+
+
+# -- the socket --------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_names_who_has_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            DaemonError, match=rf"port {port} on 127.0.0.1 is taken by .*pid {os.getpid()}"
+        ) as caught:
+            bind(Settings(port=port), any_port=False)
+        assert "--port" in (caught.value.hint or "")
+        with bind(Settings(port=port), any_port=True) as other:
+            assert other.getsockname()[1] != port
+
+
+def test_addresses_that_are_not_here() -> None:
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        with pytest.raises(ConfigError, match="cannot listen"):
+            bind(Settings(host=host, port=0, api_keys=("k",)), any_port=False)
+
+
+def test_urls_are_for_this_machine() -> None:
+    with bind(Settings(host="0.0.0.0", port=0, api_keys=("k",)), any_port=False) as listening:
+        assert url_of(listening) == f"http://127.0.0.1:{listening.getsockname()[1]}"
