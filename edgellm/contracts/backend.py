@@ -22,6 +22,23 @@ class Health(msgspec.Struct, frozen=True):
     detail: str | None = None  # why, when not ready
 
 
+class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in memory, or on its way in or out."""
+
+    name: str
+    state: State
+    size: int  # bytes predicted for weights, KV and the process
+    context: int  # longest sequence, tokens
+    capacity: int  # KV room over all sequences, tokens
+    kv_used: int  # of it now
+    running: int
+    waiting: int
+    last_used: float  # Unix time
+    expires_at: float | None  # Unix time at which it is unloaded; None: busy, or kept for ever
+    pid: int | None  # of its worker process
+    detail: str | None = None  # why, when not ready
+
+
 class ChatBackend(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Stream the answer. Closing the iterator cancels the request. Errors come as `Failed`, not as exceptions."""

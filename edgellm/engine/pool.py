@@ -1,0 +1,365 @@
+"""ModelPool: which models are in memory. Loads each once, makes room by unloading idle ones, unloads what is not used.
+
+A model is reserved its predicted bytes from the moment it is admitted, so two that load at once do not both count on
+the same memory. Least recently used goes first; a model with a request is never taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from edgellm.config import Settings
+from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.events import Event, Failed
+from edgellm.contracts.request import GenerateRequest
+from edgellm.engine.protocol import Load
+from edgellm.engine.supervisor import LocalModel
+from edgellm.errors import EdgeError, InsufficientMemory, RequestTimeout, Unavailable
+from edgellm.placement.machine import Memory
+from edgellm.units import size
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """How to load a model, and the bytes it is predicted to take."""
+
+    load: Load
+    size: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A model that a request needs.
+
+    digest    of its file: a loaded model of the same name and another digest is replaced
+    context   tokens it must take; 0: whatever it was loaded with is fine
+    plan      decides its placement in the memory that would be there. Called on a thread, only when it has to be
+              loaded. Raises EdgeError (InsufficientMemory naming need and have, BadModelFile …)
+    """
+
+    name: str
+    digest: str
+    plan: Callable[[Memory], ModelPlan]
+    context: int = 0
+
+
+class _Entry:
+    """One admitted model."""
+
+    def __init__(self, wanted: Wanted, plan: ModelPlan, model: LocalModel) -> None:
+        self.name = wanted.name
+        self.digest = wanted.digest
+        self.context = plan.load.placement.context
+        self.size = plan.size
+        self.model = model
+        self.leases = 0
+        self.idle = asyncio.Event()
+        self.keep_alive_s = 0.0
+        self.last_used = time.time()
+        self.expires_at: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.unloading: asyncio.Task[None] | None = None
+        self.retiring = False  # somebody needs it loaded differently: takes no new requests
+
+    @property
+    def reserved(self) -> int:
+        """Bytes it holds or is about to take."""
+        about_to_load = self.model.state == "stopped" and self.leases > 0
+        return self.size if about_to_load or self.model.state not in ("stopped", "failed") else 0
+
+    @property
+    def resident(self) -> int:
+        """Bytes it holds already, and the system does not count as available."""
+        return self.size if self.model.state in ("ready", "draining") else 0
+
+    @property
+    def dead(self) -> bool:
+        """It failed, and may be tried again."""
+        return self.model.state == "failed" and self.model.refusal is None
+
+    def serves(self, wanted: Wanted) -> bool:
+        return not self.retiring and self.digest == wanted.digest and self.context >= wanted.context
+
+
+class ModelPool:
+    """Several local models within the machine's memory. To be used from one event loop."""
+
+    def __init__(
+        self, make_model: Callable[[Load], LocalModel], settings: Settings, memory: Callable[[], Memory]
+    ) -> None:
+        """`memory` tells what the machine has now; `make_model` makes a model that has not started loading."""
+        self._make_model = make_model
+        self._settings = settings
+        self._memory = memory
+        self._entries: dict[str, _Entry] = {}
+        self._admission = asyncio.Lock()
+        self._closed = False
+
+    # -- using models ------------------------------------------------------------------------------
+
+    async def generate(self, wanted: Wanted, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """Stream an answer of that model, loaded if need be. The request's time limit covers making room, too."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                entry = await self._acquire(wanted)
+        except TimeoutError:
+            late = RequestTimeout(f"the request's time limit passed before there was room for {wanted.name}")
+            yield Failed(late.info)
+            return
+        except EdgeError as error:
+            yield Failed(error.info)
+            return
+        try:
+            self._keep(entry, request.keep_alive_s)
+            if request.timeout_s is not None:
+                left = request.timeout_s - (time.monotonic() - began)
+                request = msgspec.structs.replace(request, timeout_s=max(0.0, left))
+            async with aclosing(entry.model.generate(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._release(entry)
+
+    @asynccontextmanager
+    async def lease(self, wanted: Wanted, keep_alive_s: float | None = None) -> AsyncIterator[LocalModel]:
+        """The model, kept from being unloaded inside the block. It loads with its first request.
+
+        Raises InsufficientMemory, Unavailable (too many models, shutting down), or what planning raises.
+        """
+        entry = await self._acquire(wanted)
+        try:
+            self._keep(entry, keep_alive_s)
+            yield entry.model
+        finally:
+            self._release(entry)
+
+    async def preload(self, wanted: Wanted) -> None:
+        """Start to load a model; returns when it is admitted and on its way. Raises as `lease` does."""
+        async with self.lease(wanted) as model:
+            model.begin()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any model has a request."""
+        return any(entry.leases for entry in self._entries.values())
+
+    def loaded(self) -> list[LoadedModel]:
+        """Every model in memory or on its way, and those that failed; least recently used first."""
+        entries = sorted(self._entries.values(), key=lambda entry: entry.last_used)
+        return [_describe(entry) for entry in entries if entry.model.state != "stopped"]
+
+    async def stop(self, name: str, grace_s: float | None = None) -> bool:
+        """Unload a model; running answers get `grace_s` seconds (None: the setting). False: it is not loaded."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return False
+        await asyncio.shield(
+            self._unload(entry, self._settings.shutdown_grace_s if grace_s is None else grace_s)
+        )
+        return True
+
+    async def aclose(self, grace_s: float | None = None) -> None:
+        """Refuse new requests, let running ones finish for `grace_s` seconds (None: the setting), unload everything."""
+        self._closed = True
+        grace = self._settings.shutdown_grace_s if grace_s is None else grace_s
+        async with (
+            self._admission
+        ):  # what is being admitted right now either is in the table after this, or refused
+            stops = [self._unload(entry, grace) for entry in self._entries.values()]
+        if stops:
+            await asyncio.wait(stops)
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    async def _acquire(self, wanted: Wanted) -> _Entry:
+        """The entry with one more lease on it."""
+        while True:
+            if self._closed:
+                raise Unavailable("the daemon is shutting down", hint="send the request again in a moment")
+            entry = self._entries.get(wanted.name)
+            if entry is None:
+                entry = await self._admit(wanted)
+            elif entry.unloading is not None:
+                await asyncio.shield(entry.unloading)
+                continue
+            elif entry.dead or not entry.serves(wanted):
+                await self._retire(entry)
+                continue
+            if entry is not None:
+                self._hold(entry)
+                return entry
+
+    def _hold(self, entry: _Entry) -> None:
+        entry.leases += 1
+        entry.last_used = time.time()
+        entry.idle.clear()
+        self._disarm(entry)
+
+    def _keep(self, entry: _Entry, keep_alive_s: float | None) -> None:
+        """The latest request decides."""
+        entry.keep_alive_s = self._settings.keep_alive_s if keep_alive_s is None else keep_alive_s
+
+    def _release(self, entry: _Entry) -> None:
+        entry.leases -= 1
+        entry.last_used = time.time()
+        if entry.leases:
+            return
+        entry.idle.set()
+        if entry.unloading is not None:
+            return
+        if entry.model.state == "stopped" or entry.retiring or entry.keep_alive_s == 0:
+            self._unload(entry, 0.0)
+        elif entry.keep_alive_s > 0:
+            entry.expires_at = time.time() + entry.keep_alive_s
+            loop = asyncio.get_running_loop()
+            entry.timer = loop.call_later(entry.keep_alive_s, lambda: self._unload(entry, 0.0))
+
+    def _disarm(self, entry: _Entry) -> None:
+        entry.expires_at = None
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+
+    # -- in and out --------------------------------------------------------------------------------
+
+    async def _admit(self, wanted: Wanted) -> _Entry | None:
+        """Make room for a model and enter it. None: it is there meanwhile."""
+        async with self._admission:
+            if wanted.name in self._entries:
+                return None
+            plan = await self._plan(wanted, self._if_idle_left())
+            if not await self._make_room(wanted.name, plan.size):
+                plan = await self._plan(
+                    wanted, self._now()
+                )  # smaller, beside what is busy; or an honest refusal
+            if self._closed:
+                return None
+            entry = _Entry(wanted, plan, self._make_model(plan.load))
+            self._entries[wanted.name] = entry
+            return entry
+
+    async def _plan(self, wanted: Wanted, memory: Memory) -> ModelPlan:
+        try:
+            return await asyncio.to_thread(wanted.plan, memory)
+        except InsufficientMemory as error:
+            held = [entry for entry in self._entries.values() if entry.reserved and entry.leases]
+            if not held:
+                raise
+            names = ", ".join(f"{entry.name} ({size(entry.reserved)})" for entry in held)
+            raise InsufficientMemory(
+                f"{error.message}; loaded and busy: {names}",
+                hint="wait for their answers, or unload one: `edgellm stop NAME`",
+            ) from error
+
+    async def _make_room(self, name: str, need: int) -> bool:
+        """Unload idle models until `need` bytes are free. False: all of them are gone and it still does not fit."""
+        while True:
+            full = self._full()
+            if not full and need <= self._now().available - self._reserve():
+                return True
+            victim = self._victim()
+            if victim is None:
+                if full:
+                    raise self._too_many(name)
+                return False
+            logger.info("unloading %s to make room for %s", victim.name, name)
+            await asyncio.shield(self._unload(victim, 0.0))
+
+    def _victim(self) -> _Entry | None:
+        """What goes next: whatever is on its way out already, else the least recently used idle model."""
+        held = [entry for entry in self._entries.values() if entry.reserved]
+        leaving = [entry for entry in held if entry.unloading is not None]
+        idle = sorted((entry for entry in held if not entry.leases), key=lambda entry: entry.last_used)
+        return next(iter(leaving or idle), None)
+
+    async def _retire(self, entry: _Entry) -> None:
+        """Get rid of an entry that cannot serve; answers it still makes are waited for."""
+        entry.retiring = True
+        if entry.leases and not entry.dead:
+            await entry.idle.wait()
+        elif entry.unloading is None:
+            await asyncio.shield(self._unload(entry, 0.0))
+
+    def _unload(self, entry: _Entry, grace_s: float) -> asyncio.Task[None]:
+        """Start unloading; a second call gets the same task."""
+        if entry.unloading is None:
+            self._disarm(entry)
+            entry.unloading = asyncio.create_task(
+                self._stop_model(entry, grace_s), name=f"unload {entry.name}"
+            )
+        return entry.unloading
+
+    async def _stop_model(self, entry: _Entry, grace_s: float) -> None:
+        try:
+            await entry.model.stop(grace_s)
+        finally:
+            if self._entries.get(entry.name) is entry:
+                del self._entries[entry.name]
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _reserve(self) -> int:
+        return int(self._settings.memory_reserve * self._memory().total)
+
+    def _now(self) -> Memory:
+        """What a new model can count on: what the system has, less what ours are promised.
+
+        Mapped weights are page cache, which the system calls available: so also total less all that is promised.
+        """
+        memory = self._memory()
+        promised = sum(entry.reserved for entry in self._entries.values())
+        pending = sum(
+            entry.reserved - min(entry.reserved, entry.resident) for entry in self._entries.values()
+        )
+        return Memory(memory.total, max(0, min(memory.available - pending, memory.total - promised)))
+
+    def _if_idle_left(self) -> Memory:
+        """The same, if every idle model were unloaded."""
+        memory = self._memory()
+        busy = [entry for entry in self._entries.values() if entry.leases and entry.unloading is None]
+        idle = [entry for entry in self._entries.values() if entry not in busy]
+        freed = sum(entry.resident for entry in idle)
+        pending = sum(entry.reserved - min(entry.reserved, entry.resident) for entry in busy)
+        held = sum(entry.reserved for entry in busy)
+        return Memory(memory.total, max(0, min(memory.available + freed - pending, memory.total - held)))
+
+    def _full(self) -> bool:
+        most = self._settings.max_models
+        return most > 0 and sum(1 for entry in self._entries.values() if entry.reserved) >= most
+
+    def _too_many(self, name: str) -> Unavailable:
+        names = ", ".join(entry.name for entry in self._entries.values() if entry.reserved)
+        return Unavailable(
+            f"{name} cannot be loaded: max_models allows {self._settings.max_models}, and busy are {names}",
+            hint="wait for their answers, or raise max_models",
+            retry_after=5.0,
+        )
+
+
+def _describe(entry: _Entry) -> LoadedModel:
+    health = entry.model.status()
+    beat = entry.model.heartbeat
+    return LoadedModel(
+        name=entry.name,
+        state=health.state,
+        size=entry.size,
+        context=entry.context,
+        capacity=entry.model.load.placement.capacity,
+        kv_used=beat.kv_used if beat is not None else 0,
+        running=health.running,
+        waiting=health.waiting,
+        last_used=entry.last_used,
+        expires_at=entry.expires_at,
+        pid=entry.model.pid,
+        detail=health.detail,
+    )

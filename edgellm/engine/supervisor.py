@@ -1,0 +1,367 @@
+"""LocalModel: a model in a worker process, as a ChatBackend. Loads when first needed, restarts what dies.
+
+    stopped -> loading -> ready -> draining -> stopped
+                  |         |
+                  +-> restarting (the process died; backoff, then loading again) -> ready
+                  +-> failed (the engine refused the file, or the process keeps dying)
+
+A request waits while the model loads; whatever dies, it ends in exactly one `Finished` or `Failed`. A process that
+dies fails the requests it had, retriably, at once; those that come later wait for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgellm.contracts.backend import Health, State
+from edgellm.contracts.engine import RunnerInfo
+from edgellm.contracts.events import Event, Failed, Finished, Progress
+from edgellm.contracts.request import GenerateRequest
+from edgellm.engine.process import WorkerProcess, within, worker_argv
+from edgellm.engine.protocol import (
+    Cancel,
+    Emitted,
+    FromWorker,
+    Generate,
+    Heartbeat,
+    Hello,
+    Load,
+    LoadError,
+    Loading,
+    Ready,
+)
+from edgellm.engine.stream import AnswerStream
+from edgellm.engine.watchdog import Supervision, Watchdog
+from edgellm.errors import EdgeError, RequestTimeout, Unavailable, WorkerDied
+
+logger = logging.getLogger(__name__)
+
+
+class LocalModel:
+    """One model, at most one worker process. To be used from one event loop."""
+
+    def __init__(
+        self,
+        load: Load,
+        *,
+        supervision: Supervision | None = None,
+        log_path: Path | None = None,
+        argv: Sequence[str] | None = None,
+    ) -> None:
+        """`load` says what to load; nothing is started yet. `argv` replaces the worker's command in tests."""
+        self.load = load
+        self.info: RunnerInfo | None = None  # of the worker in service
+        self.heartbeat: Heartbeat | None = None  # its latest
+        self.load_s: float | None = None  # what the latest load took
+        self._limits = supervision or Supervision()
+        self._log_path = log_path
+        self._argv = list(argv) if argv is not None else worker_argv()
+        self._state: State = "stopped"
+        self._error: EdgeError | None = None  # why restarting or failed
+        self._loaded = 0.0  # 0..1
+        self._retry_at = 0.0  # monotonic; when failed, refuse until then
+        self._deaths = 0  # in a row
+        self._numbers = itertools.count(1)
+        self._streams: dict[str, AnswerStream] = {}
+        self._unsent: deque[AnswerStream] = deque()
+        self._unused = asyncio.Event()  # no stream is open
+        self._unused.set()
+        self._worker: WorkerProcess | None = None
+        self._watchdog: Watchdog | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._burial: asyncio.Task[None] | None = None  # of the last worker process
+
+    # -- what others see ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def pid(self) -> int | None:
+        """Of the worker process, while there is one."""
+        return self._worker.pid if self._worker is not None else None
+
+    @property
+    def busy(self) -> int:
+        """Requests whose reader has not got everything yet."""
+        return len(self._streams)
+
+    @property
+    def refusal(self) -> EdgeError | None:
+        """Why a request would be refused right now, if it would."""
+        if self._state == "draining":
+            return Unavailable(
+                f"{self.load.model} is being unloaded", hint="send the request again", retry_after=1.0
+            )
+        left = self._retry_at - time.monotonic()
+        if self._state == "failed" and self._error is not None and left > 0:
+            return EdgeError.from_info(msgspec.structs.replace(self._error.info, retry_after=left))
+        return None
+
+    def status(self) -> Health:
+        """State and load as the daemon sees them now (a heartbeat may be a second old)."""
+        running = sum(1 for stream in self._streams.values() if stream.started and not stream.ended)
+        waiting = sum(1 for stream in self._streams.values() if not stream.started and not stream.ended)
+        detail = None
+        if self._state == "loading":
+            detail = f"{self._loaded:.0%} loaded"
+        elif self._error is not None and self._state in ("restarting", "failed"):
+            detail = self._error.message
+        return Health(self._state, running, waiting, detail)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """Stream the answer; while the model loads, `Progress("load", …)` comes first. Closing cancels the request."""
+        # The worker gets an id of our own: a caller may reuse one while events of its cancelled namesake are under way.
+        number = f"{request.id}/{next(self._numbers)}"
+        stream = AnswerStream(msgspec.structs.replace(request, id=number), self._limits.unread_bytes)
+        timer = self._deadline(stream, request.timeout_s)
+        self._open(stream)
+        try:
+            while True:
+                event = await stream.next()
+                yield event
+                if isinstance(event, Finished | Failed):
+                    return
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._close(stream)
+
+    def begin(self) -> None:
+        """Start to load, as the first request would; nothing when it is loaded, on its way, or would be refused."""
+        if self.refusal is None:
+            self._wake()
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Unload. Running answers get `grace_s` seconds to finish (None: as configured); new requests are refused.
+
+        Afterwards the model is stopped and a request would load it again. Concurrent calls share one stop.
+        """
+        if self._stopping is None:
+            grace = self._limits.grace_s if grace_s is None else grace_s
+            self._stopping = asyncio.create_task(self._stop(grace), name=f"stop {self.load.model}")
+        await asyncio.shield(self._stopping)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _open(self, stream: AnswerStream) -> None:
+        self._streams[stream.request.id] = stream
+        self._unused.clear()
+        refusal = self.refusal
+        if refusal is not None:
+            stream.fail(refusal)
+            return
+        self._unsent.append(stream)
+        self._wake()
+        if self._state != "ready":
+            stream.put(Progress("load", self._loaded))
+        self._send()
+
+    def _send(self) -> None:
+        """Hand waiting requests to the worker while it takes them."""
+        worker = self._worker
+        while self._unsent and self._state == "ready" and worker is not None and worker.writable:
+            stream = self._unsent.popleft()
+            if stream.ended:
+                continue
+            try:
+                worker.post(Generate(stream.request))
+                stream.sent = True
+            except EdgeError as error:
+                stream.fail(error)
+
+    def _abort(self, stream: AnswerStream, error: EdgeError, *, drop: bool = False) -> None:
+        """End a stream from this side and tell the worker."""
+        if not stream.ended:
+            stream.fail(error, drop=drop)
+            self._cancel(stream)
+
+    def _cancel(self, stream: AnswerStream) -> None:
+        if stream.sent and self._worker is not None:
+            self._worker.post(Cancel(stream.request.id))
+
+    def _close(self, stream: AnswerStream) -> None:
+        """The reader is gone, with the whole answer or without."""
+        if not stream.ended:
+            stream.ended = True
+            self._cancel(stream)
+        del self._streams[stream.request.id]
+        if not self._streams:
+            self._unsent.clear()  # only ended ones were left
+            self._unused.set()
+
+    def _deadline(self, stream: AnswerStream, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        if timeout_s is None:
+            return None
+        error = RequestTimeout("the request's time limit passed before the answer was complete")
+        return asyncio.get_running_loop().call_later(timeout_s, lambda: self._abort(stream, error))
+
+    # -- messages of the worker ----------------------------------------------------------------------
+
+    def _on_message(self, message: FromWorker) -> None:
+        if self._watchdog is not None:
+            self._watchdog.heard(message)
+        match message:
+            case Emitted(events):
+                for number, event in events:
+                    self._on_event(number, event)
+            case Heartbeat():
+                self.heartbeat = message
+            case Loading(done):
+                self._loaded = min(max(done, 0.0), 1.0)
+                for stream in self._unsent:
+                    stream.put(Progress("load", self._loaded))
+            case Ready(info, load_s):
+                self._on_ready(info, load_s)
+            case LoadError(error):
+                self._end_worker(EdgeError.from_info(error))
+            case Hello():
+                pass
+
+    def _on_event(self, number: str, event: Event) -> None:
+        stream = self._streams.get(number)
+        if stream is None:
+            return  # cancelled; the worker did not know yet
+        if not stream.put(event):
+            limit = self._limits.unread_bytes
+            self._abort(
+                stream,
+                RequestTimeout(
+                    f"the reader is too slow: more than {limit:,} bytes of the answer wait to be read"
+                ),
+                drop=True,
+            )
+        if isinstance(event, Finished):
+            self._deaths = 0
+
+    def _on_ready(self, info: RunnerInfo, load_s: float) -> None:
+        logger.info("%s loaded in %.2f s (pid %s)", self.load.model, load_s, self.pid)
+        self.info, self.load_s, self._loaded = info, load_s, 1.0
+        self._error = None
+        if self._state != "draining":
+            self._state = "ready"
+        self._send()
+
+    def _end_worker(self, error: EdgeError) -> None:
+        if self._worker is not None:
+            self._worker.kill(error)
+
+    # -- the life of worker processes ----------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._life is None:
+            self._state, self._error, self._deaths = "loading", None, 0
+            self._life = asyncio.create_task(self._live(), name=f"life of {self.load.model}")
+
+    async def _live(self) -> None:
+        """From the first need of the model until it is stopped or given up: one worker after the other."""
+        try:
+            while await self._run_worker():
+                logger.warning("%s; restarting", self._error)
+                await asyncio.sleep(self._pause())
+        except Exception as error:
+            logger.exception("supervising %s failed", self.load.model)
+            self._give_up(
+                EdgeError(f"supervising {self.load.model} failed: {error}"), self._limits.cooldown_s
+            )
+        finally:
+            self._life = None
+            if self._unsent and self._state == "failed":  # came while the last process was being taken away
+                self._wake()
+
+    async def _run_worker(self) -> bool:
+        """One worker process from start to reaped; whether another one shall follow."""
+        self._loaded = 0.0
+        worker = WorkerProcess(self.load.model, self._on_message, self._send, self._log_path)
+        watchdog = Watchdog(self.load.model, self._limits, worker.kill)
+        self._worker, self._watchdog = worker, watchdog
+        try:
+            await worker.start(self._argv)
+            worker.post(self.load)
+            error = await asyncio.shield(worker.ended)
+            return self._judge(error, watchdog.service_s)
+        except EdgeError as error:
+            return self._judge(error, 0.0)
+        finally:
+            watchdog.stop()
+            polite_s = (
+                self._limits.polite_s if self.info is not None else 0.0
+            )  # one that loads does not listen
+            self._worker = self._watchdog = self.info = self.heartbeat = None
+            # A task of its own: this one may be cancelled (stop) while it waits, and the process must be reaped still.
+            self._burial = asyncio.create_task(worker.close(polite_s), name=f"end of {self.load.model}")
+            await asyncio.shield(self._burial)
+
+    def _judge(self, error: EdgeError, service_s: float) -> bool:
+        """A worker has ended: fail what it had, and decide whether to start another."""
+        if self._state == "draining":
+            self._fail_all(error)
+            return False
+        if not isinstance(error, WorkerDied):
+            self._give_up(error, 0.0)
+            return False
+        self._deaths = 1 if service_s >= self._limits.settled_s else self._deaths + 1
+        if self._deaths >= self._limits.deaths:
+            self._give_up(self._hopeless(error), self._limits.cooldown_s)
+            return False
+        self._state, self._error = "restarting", error
+        self._fail_all(error)
+        return True
+
+    def _give_up(self, error: EdgeError, cooldown_s: float) -> None:
+        logger.error("%s", error.message)
+        self._state, self._error = "failed", error
+        self._retry_at = time.monotonic() + cooldown_s
+        self._fail_all(error)
+
+    def _hopeless(self, last: WorkerDied) -> WorkerDied:
+        return WorkerDied(
+            f"{self.load.model} was given up after {self._deaths} deaths in a row; the last: {last.message}",
+            hint="the worker's log says more; a smaller context or another model may work",
+            retry_after=self._limits.cooldown_s,
+        )
+
+    def _fail_all(self, error: EdgeError) -> None:
+        for stream in self._streams.values():
+            stream.fail(error)
+        self._unsent.clear()
+
+    def _pause(self) -> float:
+        """Seconds before the next start: none after the first death, then doubling."""
+        if self._deaths <= 1:
+            return 0.0
+        return min(self._limits.backoff_limit_s, self._limits.backoff_s * 2.0 ** (self._deaths - 2))
+
+    async def _stop(self, grace_s: float) -> None:
+        try:
+            if self._life is None:
+                return
+            self._state = "draining"
+            for stream in self._unsent:
+                stream.fail(
+                    Unavailable(f"{self.load.model} is being unloaded", hint="send the request again")
+                )
+            self._unsent.clear()
+            await within(grace_s, self._unused)
+            for stream in list(self._streams.values()):
+                self._abort(
+                    stream, Unavailable(f"{self.load.model} was unloaded before the answer was complete")
+                )
+            if self._life is not None:
+                self._life.cancel()
+                await asyncio.wait([self._life])
+            if self._burial is not None:
+                await asyncio.wait([self._burial])
+        finally:
+            self._life = None  # also where it was cancelled before its first line ran
+            self._state, self._error, self._stopping = "stopped", None, None

@@ -1,0 +1,94 @@
+"""Watchdog: notices a worker that lives but does not work, and how patient to be with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from edgellm.engine.protocol import FromWorker, Heartbeat, Hello, Loading, Ready
+from edgellm.errors import EdgeError, WorkerDied
+
+_HINT = "the model is being started again: send the request once more"
+
+
+class Supervision(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the daemon is with a worker. Seconds, but for counts and bytes."""
+
+    heartbeat_timeout_s: float = 10.0  # silence after which a worker is killed
+    hello_timeout_s: float = 60.0  # the same before its first word: Python may start from a slow disk
+    load_stall_s: float = 300.0  # loading without progress
+    step_floor_s: float = 60.0  # a step may take this long, or …
+    step_factor: float = 10.0  # … so many times its prediction
+    backoff_s: float = 0.5  # before the second restart in a row; doubles from there
+    backoff_limit_s: float = 30.0
+    deaths: int = 5  # in a row, with neither an answer nor a while of service between: give up
+    settled_s: float = 60.0  # that while
+    cooldown_s: float = 30.0  # after giving up, before a request may try again
+    polite_s: float = 2.0  # for a worker to exit by itself
+    grace_s: float = 10.0  # for running answers when the model is stopped
+    unread_bytes: int = 1024 * 1024  # of text a reader may leave waiting
+
+
+class Watchdog:
+    """Watches one worker from its start; calls `bite` once, with the reason, when it hangs. `stop` it at the end.
+
+    Silence is counted in ticks, not read off a clock: when the daemon itself was held up or suspended, one tick
+    passes, what the worker sent meanwhile is heard before the next, and nobody is killed.
+    """
+
+    def __init__(self, model: str, limits: Supervision, bite: Callable[[EdgeError], None]) -> None:
+        self.service_s = 0.0  # since Ready
+        self._model = model
+        self._limits = limits
+        self._bite = bite
+        self._tick_s = min(1.0, limits.heartbeat_timeout_s / 10)
+        self._patience = limits.hello_timeout_s
+        self._silent = 0.0
+        self._stalled = 0.0
+        self._done = -1.0  # load progress
+        self._ready = False
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def heard(self, message: FromWorker) -> None:
+        """The worker sent this."""
+        self._silent = 0.0
+        match message:
+            case Hello():
+                self._patience = self._limits.heartbeat_timeout_s
+            case Loading(done) if done > self._done:
+                self._done = done
+                self._stalled = 0.0
+            case Ready():
+                self._ready = True
+            case Heartbeat() if self._ready:
+                self._check_step(message)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._silent += self._tick_s
+        if self._ready:
+            self.service_s += self._tick_s
+        else:
+            self._stalled += self._tick_s
+        if self._silent >= self._patience:
+            self._report(f"gave no sign of life for {self._patience:g} s")
+        elif self._stalled >= self._limits.load_stall_s:
+            self._report(f"made no progress in loading for {self._limits.load_stall_s:g} s")
+        else:
+            self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def _check_step(self, beat: Heartbeat) -> None:
+        allowed = max(self._limits.step_floor_s, self._limits.step_factor * beat.step_predicted_s)
+        if beat.step_age_s > allowed:
+            self._report(
+                f"has been in one step for {beat.step_age_s:.0f} s, predicted {beat.step_predicted_s:.1f} s"
+            )
+
+    def _report(self, what: str) -> None:
+        self.stop()
+        self._bite(WorkerDied(f"the process running {self._model} {what} and was killed", hint=_HINT))

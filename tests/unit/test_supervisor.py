@@ -1,0 +1,578 @@
+"""LocalModel: loads once, ends every request exactly once, restarts what dies, leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from edgellm import platform
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Progress, Started, TextDelta
+from edgellm.contracts.request import GenerateRequest, Text
+from edgellm.engine.protocol import FRAME_LIMIT, Load
+from edgellm.engine.supervisor import LocalModel
+from edgellm.engine.watchdog import Supervision
+from edgellm.errors import ErrorInfo
+
+FAKE = Path(__file__).parent.parent / "fake_worker.py"
+PLACEMENT = Placement(
+    context=512, capacity=1024, max_sequences=4, batch_tokens=64, threads=1, threads_batch=1
+)
+QUICK = Supervision(
+    heartbeat_timeout_s=0.6,
+    hello_timeout_s=5.0,
+    load_stall_s=0.9,
+    step_floor_s=5.0,
+    backoff_s=0.05,
+    deaths=3,
+    cooldown_s=0.3,
+    polite_s=1.0,
+    grace_s=2.0,
+    unread_bytes=64 * 1024,
+)
+
+
+def fake(**options: object) -> list[str]:
+    return [sys.executable, "-P", str(FAKE), json.dumps(options)]
+
+
+def descriptors() -> int:
+    process = psutil.Process()
+    return int(process.num_fds() if os.name == "posix" else process.num_handles())
+
+
+@asynccontextmanager
+async def model(
+    supervision: Supervision = QUICK, log: Path | None = None, **options: object
+) -> AsyncIterator[LocalModel]:
+    """A model on a fake worker; afterwards stopped, and nothing of it left."""
+    tasks, opened = asyncio.all_tasks(), descriptors()
+    load = Load("fake", "/nowhere.gguf", PLACEMENT, "tiny:latest")
+    it = LocalModel(load, supervision=supervision, log_path=log, argv=fake(**options))
+    try:
+        yield it
+    finally:
+        await it.stop(0.0)
+        assert it.state == "stopped"
+        assert it.pid is None
+        assert psutil.Process().children() == []
+        assert asyncio.all_tasks() <= tasks
+        assert descriptors() <= opened
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def ask(text: str, timeout_s: float | None = None, number: str = "r") -> GenerateRequest:
+    return GenerateRequest(id=number, model="tiny", prompt=Text(text), timeout_s=timeout_s)
+
+
+async def answer(it: LocalModel, text: str, timeout_s: float | None = None) -> list[Event]:
+    """All events; checks that the last one, and no other, is an end."""
+    events = [event async for event in it.generate(ask(text, timeout_s))]
+    assert [isinstance(event, Finished | Failed) for event in events] == [False] * (len(events) - 1) + [True]
+    return events
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def error_of(events: list[Event]) -> ErrorInfo:
+    assert isinstance(events[-1], Failed), events
+    return events[-1].error
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def starts(path: Path) -> list[float]:
+    return [float(line.split()[1]) for line in path.read_text().splitlines()]
+
+
+# -- loading -----------------------------------------------------------------------------------------
+
+
+def test_the_first_requests_load_once_and_hear_of_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with model(starts=str(tmp_path / "starts"), load_s=0.2) as it:
+            assert it.status().state == "stopped"
+            pending = [asyncio.create_task(answer(it, f"echo a{n} b")) for n in range(8)]
+            await until(lambda: it.state == "loading" and it.pid is not None)
+            assert it.status().waiting == 8
+            answers = await asyncio.gather(*pending)
+            assert [text_of(events) for events in answers] == [f"a{n} b " for n in range(8)]
+            assert len(starts(tmp_path / "starts")) == 1
+            for events in answers:
+                kinds = [type(event) for event in events if not isinstance(event, Progress)]
+                assert kinds == [Started, TextDelta, TextDelta, ChoiceDone, Finished]
+                done = [event.done for event in events if isinstance(event, Progress)]
+                assert done == sorted(done)
+                assert done[-1] >= 0.5
+            assert it.state == "ready"
+            assert it.info is not None
+            assert it.info.context == 512
+            assert text_of(await answer(it, "echo again")) == "again "
+            assert len(starts(tmp_path / "starts")) == 1
+
+    run(test)
+
+
+def test_a_refused_file_fails_every_waiter_and_is_not_tried_in_a_loop(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with model(starts=str(tmp_path / "starts"), load="error") as it:
+            answers = await asyncio.gather(*(answer(it, "echo x") for _ in range(3)))
+            for events in answers:
+                assert error_of(events) == ErrorInfo(
+                    "load_failed", "tiny:latest: no such tensor", "pull it again"
+                )
+            await asyncio.sleep(0.2)
+            assert len(starts(tmp_path / "starts")) == 1
+            assert it.status().state == "failed"
+            assert it.status().detail == "tiny:latest: no such tensor"
+            assert error_of(await answer(it, "echo x")).code == "load_failed"  # asked for again: tried again
+            assert len(starts(tmp_path / "starts")) == 2
+
+    run(test)
+
+
+@pytest.mark.parametrize("hello", ["version", "protocol"])
+def test_another_version_is_refused_clearly(hello: str) -> None:
+    async def test() -> None:
+        async with model(hello=hello) as it:
+            error = error_of(await answer(it, "echo x"))
+            assert error.code == "load_failed"
+            assert "99" in error.message
+            assert "stop the daemon" in (error.hint or "")
+
+    run(test)
+
+
+def test_what_is_no_worker_is_given_up() -> None:
+    async def test() -> None:
+        async with model(hello="garbage", supervision=Supervision(deaths=1)) as it:
+            error = error_of(await answer(it, "echo x"))
+            assert error.code == "worker_died"
+            assert "unreadable" in error.message
+
+    run(test)
+
+
+def test_a_command_that_cannot_start() -> None:
+    async def test() -> None:
+        load = Load("fake", "/nowhere.gguf", PLACEMENT, "tiny:latest")
+        it = LocalModel(load, argv=["/no/such/python"])
+        assert error_of(await answer(it, "echo x")).code == "load_failed"
+        assert it.state == "failed"
+        await it.stop()
+
+    run(test)
+
+
+# -- death -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["load", "die-prefill", "die-decode", "garbage"])
+def test_death_fails_its_requests_at_once_and_the_next_is_served(how: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        options: dict[str, Any] = {"load": "die", "bad_starts": 1} if how == "load" else {}
+        async with model(starts=str(tmp_path / "starts"), **options) as it:
+            if how != "load":
+                await answer(it, "echo warm")
+            bystander = asyncio.create_task(answer(it, "slow 100000"))
+            await asyncio.sleep(0.02)
+            events = await answer(it, how)
+            assert text_of(events) == ("one two " if how in ("die-decode", "garbage") else "")
+            for error in (error_of(events), error_of(await bystander)):
+                assert error.code == "worker_died"
+                assert error.retriable
+                assert "tiny:latest" in error.message
+                if how != "garbage":
+                    assert "SIGKILL" in error.message
+                if how == "load":
+                    assert "GGML_ASSERT(false) failed" in error.message
+            assert it.status().state == "restarting"
+            assert it.status().detail == error.message
+            assert text_of(await answer(it, "echo better")) == "better "
+            assert it.status().state == "ready"
+            assert it.status().detail is None
+            assert len(starts(tmp_path / "starts")) == 2
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["load", "stop-prefill", "stop-decode"])
+def test_a_hang_is_noticed_by_silence(how: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        options: dict[str, Any] = {"load": "stop", "bad_starts": 1} if how == "load" else {}
+        async with model(starts=str(tmp_path / "starts"), **options) as it:
+            if how != "load":
+                await answer(it, "echo warm")
+            began = time.monotonic()
+            error = error_of(await answer(it, how))
+            assert 0.5 < time.monotonic() - began < 3.0
+            assert error.code == "worker_died"
+            assert error.retriable
+            assert "no sign of life for 0.6 s" in error.message
+            assert text_of(await answer(it, "echo better")) == "better "
+
+    run(test)
+
+
+def test_a_worker_that_never_says_hello() -> None:
+    async def test() -> None:
+        async with model(
+            hello="none", supervision=Supervision(heartbeat_timeout_s=1.0, hello_timeout_s=0.3, deaths=1)
+        ) as it:
+            began = time.monotonic()
+            assert "no sign of life for 0.3 s" in error_of(await answer(it, "echo x")).message
+            assert time.monotonic() - began < 3.0
+
+    run(test)
+
+
+def test_a_load_that_only_beats_is_noticed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with model(load="stall", starts=str(tmp_path / "starts"), bad_starts=1) as it:
+            assert "no progress in loading" in error_of(await answer(it, "echo x")).message
+            assert text_of(await answer(it, "echo better")) == "better "
+
+    run(test)
+
+
+def test_a_step_far_beyond_its_prediction_is_noticed() -> None:
+    async def test() -> None:
+        async with model() as it:
+            await answer(it, "echo warm")
+            error = error_of(await answer(it, "stuck"))
+            assert error.code == "worker_died"
+            assert "in one step for 1000 s" in error.message
+            assert text_of(await answer(it, "echo better")) == "better "
+
+    run(test)
+
+
+def test_a_daemon_held_up_itself_kills_nobody(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with model(starts=str(tmp_path / "starts")) as it:
+            task = asyncio.create_task(answer(it, "slow 200"))
+            await until(lambda: it.status().running == 1)
+            time.sleep(0.9)  # the point: the whole loop stands still, longer than the time-out
+            assert isinstance((await task)[-1], Finished)
+            assert len(starts(tmp_path / "starts")) == 1
+
+    run(test)
+
+
+def test_backoff_then_giving_up_then_another_chance(tmp_path: Path) -> None:
+    async def test() -> None:
+        path = tmp_path / "starts"
+        patient = Supervision(deaths=4, backoff_s=0.1, cooldown_s=0.3)
+        async with model(patient, load="die", starts=str(path), bad_starts=4) as it:
+            assert error_of(await answer(it, "echo x")).code == "worker_died"
+            errors = []
+            while (
+                it.state != "failed"
+            ):  # it keeps trying by itself; whoever waits for an attempt shares its fate
+                errors.append(error_of(await answer(it, "echo x")))
+            gaps = [after - before for before, after in zip(starts(path), starts(path)[1:], strict=False)]
+            assert len(gaps) == 3
+            assert gaps[1] - gaps[0] > 0.05  # at once, 0.1, 0.2
+            assert gaps[2] - gaps[1] > 0.05
+            assert "given up after 4 deaths" in errors[-1].message
+            refused = error_of(await answer(it, "echo x"))
+            assert refused.code == "worker_died"
+            assert refused.retry_after is not None
+            assert 0 < refused.retry_after <= 0.3
+            assert "given up" in (it.status().detail or "")
+            assert len(starts(path)) == 4
+            await asyncio.sleep(0.35)
+            assert len(starts(path)) == 4
+            assert text_of(await answer(it, "echo better")) == "better "
+
+    run(test)
+
+
+def test_deaths_with_answers_between_are_no_row() -> None:
+    async def test() -> None:
+        async with model() as it:
+            for _ in range(4):  # QUICK gives up after three in a row
+                assert text_of(await answer(it, "echo fine")) == "fine "
+                assert error_of(await answer(it, "die-prefill")).code == "worker_died"
+            assert text_of(await answer(it, "echo fine")) == "fine "
+
+    run(test)
+
+
+def test_killed_again_and_again_from_outside(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with model(load_s=0.3) as it:
+            for state in ("loading", "ready"):
+                task = asyncio.create_task(answer(it, "slow 100000"))
+                await until(lambda state=state: it.state == state and it.pid is not None)  # type: ignore[misc]
+                await asyncio.sleep(0.1)
+                assert it.pid is not None
+                began = time.monotonic()
+                os.kill(it.pid, signal.SIGKILL)
+                assert error_of(await task).code == "worker_died"
+                assert time.monotonic() - began < 1.0
+            assert text_of(await answer(it, "echo better")) == "better "
+
+    run(test)
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+
+def test_closing_cancels_in_the_worker() -> None:
+    async def test() -> None:
+        async with model() as it:
+            for text, take in (("slow 100000", 3), ("hang", 0)):
+                async with aclosing(it.generate(ask(text))) as events:
+                    if take:
+                        async for event in events:
+                            if isinstance(event, TextDelta):
+                                break
+                    else:
+                        task = asyncio.ensure_future(anext(events))
+                        await until(lambda: it.heartbeat is not None and it.heartbeat.running == 1)
+                        task.cancel()
+                        await asyncio.wait([task])
+                assert it.busy == 0
+                await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0, 1.0)
+                assert it.status().running == 0
+
+    run(test)
+
+
+def test_a_reused_id_gets_only_its_own_events() -> None:
+    async def test() -> None:
+        async with model() as it:
+            for _ in range(20):
+                async with aclosing(it.generate(ask("slow 1000", number="same"))) as events:
+                    async for event in events:
+                        if isinstance(event, TextDelta):
+                            break
+                found = [event async for event in it.generate(ask("echo mine", number="same"))]
+                assert text_of(found) == "mine "
+            both = await asyncio.gather(answer(it, "echo a"), answer(it, "echo b"))
+            assert [text_of(events) for events in both] == ["a ", "b "]
+
+    run(test)
+
+
+def test_time_limits_hold_in_every_phase() -> None:
+    async def test() -> None:
+        async with model(load_s=0.3) as it:
+            assert error_of(await answer(it, "echo late", timeout_s=0.1)).code == "timeout"  # while loading
+            assert text_of(await answer(it, "echo in time", timeout_s=5.0)) == "in time "
+            events = await answer(it, "slow 100000", timeout_s=0.2)
+            assert error_of(events).code == "timeout"
+            assert text_of(events)
+            assert error_of(await answer(it, "hang", timeout_s=0.1)).code == "timeout"
+            await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0, 1.0)
+
+    run(test)
+
+
+def test_an_engine_s_own_failure_is_passed_on() -> None:
+    async def test() -> None:
+        async with model() as it:
+            assert error_of(await answer(it, "fail")).code == "generation_failed"
+            assert it.state == "ready"
+
+    run(test)
+
+
+def test_a_slow_reader_is_ended_and_the_others_keep_pace() -> None:
+    async def test() -> None:
+        async with model() as it:
+            await answer(it, "echo warm")
+            async with aclosing(it.generate(ask("flood 100000"))) as slow:
+                assert isinstance(await anext(slow), Started)
+                assert isinstance((await answer(it, "slow 100"))[-1], Finished)
+                await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0)
+                rest = [event async for event in slow]
+                assert error_of(rest).code == "timeout"
+                assert "65,536 bytes" in error_of(rest).message
+                assert len(text_of(rest)) <= 64 * 1024
+
+    run(test)
+
+
+def test_large_prompts_pass_and_too_large_ones_are_refused() -> None:
+    async def test() -> None:
+        async with model() as it:
+            sizes = [9_000_000, 10, 8_000_000]
+            answers = await asyncio.gather(*(answer(it, "count " + "x" * size) for size in sizes))
+            assert [text_of(events).strip() for events in answers] == [str(size) for size in sizes]
+            error = error_of(await answer(it, "count " + "x" * FRAME_LIMIT))
+            assert error.code == "invalid_request"
+            assert "too large" in error.message
+            assert it.state == "ready"
+
+    run(test)
+
+
+# -- stopping ----------------------------------------------------------------------------------------
+
+
+def test_stop_lets_answers_finish_and_refuses_new_ones() -> None:
+    async def test() -> None:
+        async with model() as it:
+            task = asyncio.create_task(answer(it, "slow 100"))
+            await until(lambda: it.status().running == 1)
+            stopping = asyncio.create_task(it.stop())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert it.status().state == "draining"
+            refused = error_of(await answer(it, "echo x"))
+            assert refused.code == "unavailable"
+            assert refused.retriable
+            await stopping
+            assert isinstance((await task)[-1], Finished)
+            assert it.state == "stopped"
+            assert text_of(await answer(it, "echo again")) == "again "
+
+    run(test)
+
+
+def test_stop_ends_what_outlasts_the_grace() -> None:
+    async def test() -> None:
+        async with model(load_s=0.2) as it:
+            loading = asyncio.create_task(answer(it, "echo x"))
+            await until(lambda: it.state == "loading")
+            await it.stop(0.0)
+            assert error_of(await loading).code == "unavailable"
+            task = asyncio.create_task(answer(it, "slow 100000"))
+            await until(lambda: it.status().running == 1)
+            began = time.monotonic()
+            await asyncio.gather(it.stop(0.2), it.stop(0.2))
+            assert 0.1 < time.monotonic() - began < 1.0
+            assert "before the answer was complete" in error_of(await task).message
+
+    run(test)
+
+
+def test_a_worker_that_will_not_leave_is_killed() -> None:
+    async def test() -> None:
+        async with model(deaf=True, supervision=Supervision(polite_s=0.2)) as it:
+            await answer(it, "echo x")
+            pid = it.pid
+            assert pid is not None
+            await it.stop()
+            assert not platform.pid_alive(pid)
+
+    run(test)
+
+
+def test_native_prints_go_to_the_log_and_not_between_frames(tmp_path: Path) -> None:
+    async def test() -> None:
+        log = tmp_path / "logs" / "tiny.log"
+        async with model(say="llama_model_loader: loaded", log=log) as it:
+            assert text_of(await answer(it, "echo x")) == "x "
+            await until(lambda: "llama_model_loader: loaded" in log.read_text())
+            if os.name == "posix":
+                assert log.stat().st_mode & 0o777 == 0o600
+        log.write_bytes(b"x" * 5_000_000)  # a long one is set aside at the next start
+        async with model(say="second", log=log) as it:
+            await answer(it, "echo x")
+        assert log.stat().st_size < 100_000
+        assert log.with_name("tiny.log.old").stat().st_size == 5_000_000
+
+    run(test)
+
+
+# -- nothing left behind -----------------------------------------------------------------------------
+
+
+def test_300_requests_with_cancels_and_kills_leave_nothing() -> None:
+    async def one(it: LocalModel, draw: random.Random) -> str:
+        verb = draw.choice(["echo a b c", "slow 30", "slow 60", "flood 20"])
+        give_up_after = draw.choice([None, None, 0, 3])
+        await asyncio.sleep(draw.random() * 1.5)
+        seen = 0
+        async with aclosing(it.generate(ask(verb, timeout_s=10.0))) as events:
+            async for event in events:
+                seen += 1
+                if isinstance(event, Failed):
+                    return event.error.code
+                if isinstance(event, Finished):
+                    return "finished"
+                if give_up_after is not None and seen > give_up_after:
+                    return "cancelled"
+        raise AssertionError("ended without an end")
+
+    async def test() -> None:
+        draw = random.Random(7)
+        patient = Supervision(deaths=100, backoff_s=0.01, backoff_limit_s=0.05)
+        async with model(patient) as it:
+            pending = [asyncio.create_task(one(it, random.Random(n))) for n in range(300)]
+            kills = 0
+            while any(not task.done() for task in pending):
+                await asyncio.sleep(0.1 + draw.random() * 0.15)
+                if it.pid is not None and kills < 8:
+                    os.kill(it.pid, signal.SIGKILL)
+                    kills += 1
+            outcomes = await asyncio.gather(*pending)
+            assert set(outcomes) == {"finished", "cancelled", "worker_died"}
+            assert it.busy == 0
+            assert text_of(await answer(it, "echo fine")) == "fine "
+            await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0)
+
+    run(test)
+
+
+PARENT = """
+import asyncio, sys
+sys.path.insert(0, {folder!r})
+from test_supervisor import LocalModel, Load, PLACEMENT, ask, fake
+
+async def main():
+    it = LocalModel(Load("fake", "/nowhere.gguf", PLACEMENT, "tiny:latest"), argv=fake(**{options!r}))
+    async for event in it.generate(ask("slow 100000")):
+        print(it.pid, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pdeathsig": False},  # end of file alone
+        pytest.param(
+            {"deaf": True}, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux has prctl")
+        ),
+    ],
+)
+def test_a_killed_parent_takes_the_worker_along(options: dict[str, object]) -> None:
+    script = PARENT.format(folder=str(Path(__file__).parent), options=options)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        words = [parent.stdout.readline().strip() for _ in range(8)]
+        pid = int(words[-1])
+        assert platform.pid_alive(pid)
+        parent.kill()
+        parent.stdout.read()
+    deadline = time.monotonic() + 2.0
+    while platform.pid_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not platform.pid_alive(pid)
