@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import edgellm
 from edgellm.contracts.request import Sampling
 from edgellm.errors import ConfigError
-from edgellm.library import catalogue as module
 from edgellm.library.catalogue import Catalogue, PypiSource
 from edgellm.library.names import parse_name
 from edgellm.paths import Paths, default_paths
@@ -64,7 +64,7 @@ def test_the_catalogue_lies_in_the_package_or_beside_it(
 ) -> None:
     package = tmp_path / "site" / "edgellm"
     package.mkdir(parents=True)
-    monkeypatch.setattr(module.edgellm, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(edgellm, "__file__", str(package / "__init__.py"))
     for folder, name in ((package.parent, "beside:1"), (package, "inside:1")):
         (folder / "models.toml").write_text(HEAD + f'[models."{name}"]\n' + ENTRY.replace("mine:1b", name))
         assert [str(entry.name) for entry in Catalogue.load(paths).entries()] == [name]

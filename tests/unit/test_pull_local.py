@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -228,8 +229,8 @@ def test_a_bad_name_is_refused_first(do: Import, some: Path, paths: Paths) -> No
 def test_no_room_is_noticed_before_copying(
     do: Import, some: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = staging.shutil.disk_usage(some)
-    monkeypatch.setattr(staging.shutil, "disk_usage", lambda path: usage._replace(free=staging.SPARE + 10))
+    usage = shutil.disk_usage(some)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=staging.SPARE + 10))
     with pytest.raises(DiskFull, match="10 B can be used") as caught:
         do(some, "mine")
     assert "EDGELLM_HOME" in (caught.value.hint or "")
@@ -243,7 +244,7 @@ def test_a_disk_that_fills_up_while_copying(
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(staging.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(DiskFull, match="No space left"):
         do(some, "mine")
     assert Store(paths).list() == []

@@ -82,7 +82,7 @@ def test_a_lost_file_is_fetched_again(paths: Paths, links: Path) -> None:
 def test_a_name_of_another_model_is_not_taken(paths: Paths, links: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(tiny("Other"))
-    pull(str(other), name="tiny:1", paths=paths, report=[].append)
+    pull(str(other), name="tiny:1", paths=paths, report=lambda progress: None)
     add_entry(paths, DATA)
     with pytest.raises(InvalidRequest, match="tiny:1 is taken"):  # before any download: the folder is empty
         do(paths)
@@ -127,7 +127,7 @@ def test_no_room_is_noticed_before_downloading(
     paths: Paths, links: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_entry(paths, DATA)
-    usage = staging.shutil.disk_usage(links)
+    usage = shutil.disk_usage(links)
     monkeypatch.setattr(
         staging.shutil, "disk_usage", lambda path: usage._replace(free=staging.SPARE + len(DATA))
     )

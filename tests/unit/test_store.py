@@ -300,7 +300,7 @@ def test_a_full_disk_while_publishing_leaves_the_old_model(
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(module.platform, "write_private", full)
+    monkeypatch.setattr("edgellm.platform.write_private", full)
     with pytest.raises(DiskFull, match="No space left"):
         put(store, paths, "a", tiny("New"))
     assert store.require("a") == old
