@@ -21,11 +21,12 @@ from edgellm.contracts.backend import Health, LoadedModel
 from edgellm.contracts.engine import EnginePlugin, ModelFile
 from edgellm.contracts.events import Event, Failed
 from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.engine.admission import ModelPlan, Wanted
 from edgellm.engine.limits import Limits
-from edgellm.engine.pool import ModelPlan, ModelPool, Wanted
+from edgellm.engine.patience import Supervision
+from edgellm.engine.pool import ModelPool
 from edgellm.engine.protocol import Load
 from edgellm.engine.supervisor import LocalModel
-from edgellm.engine.watchdog import Supervision
 from edgellm.errors import EdgeError, ErrorInfo
 from edgellm.formats.gguf import read_model
 from edgellm.library.manifest import Manifest

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 
 import msgspec
 
@@ -19,6 +18,7 @@ from edgellm.config import Settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed
 from edgellm.contracts.request import GenerateRequest
+from edgellm.engine.admission import Entry, ModelPlan, Wanted, describe, memory_if_idle_left, memory_now
 from edgellm.engine.protocol import Load
 from edgellm.engine.supervisor import LocalModel
 from edgellm.errors import EdgeError, InsufficientMemory, RequestTimeout, Unavailable
@@ -27,67 +27,7 @@ from edgellm.units import size
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """How to load a model, and the bytes it is predicted to take."""
-
-    load: Load
-    size: int
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A model that a request needs.
-
-    digest    of its file: a loaded model of the same name and another digest is replaced
-    context   tokens it must take; 0: whatever it was loaded with is fine
-    plan      decides its placement in the memory that would be there. Called on a thread, only when it has to be
-              loaded. Raises EdgeError (InsufficientMemory naming need and have, BadModelFile …)
-    """
-
-    name: str
-    digest: str
-    plan: Callable[[Memory], ModelPlan]
-    context: int = 0
-
-
-class _Entry:
-    """One admitted model."""
-
-    def __init__(self, wanted: Wanted, plan: ModelPlan, model: LocalModel) -> None:
-        self.name = wanted.name
-        self.digest = wanted.digest
-        self.context = plan.load.placement.context
-        self.size = plan.size
-        self.model = model
-        self.leases = 0
-        self.idle = asyncio.Event()
-        self.keep_alive_s = 0.0
-        self.last_used = time.time()
-        self.expires_at: float | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.unloading: asyncio.Task[None] | None = None
-        self.retiring = False  # somebody needs it loaded differently: takes no new requests
-
-    @property
-    def reserved(self) -> int:
-        """Bytes it holds or is about to take."""
-        about_to_load = self.model.state == "stopped" and self.leases > 0
-        return self.size if about_to_load or self.model.state not in ("stopped", "failed") else 0
-
-    @property
-    def resident(self) -> int:
-        """Bytes it holds already, and the system does not count as available."""
-        return self.size if self.model.state in ("ready", "draining") else 0
-
-    @property
-    def dead(self) -> bool:
-        """It failed, and may be tried again."""
-        return self.model.state == "failed" and self.model.refusal is None
-
-    def serves(self, wanted: Wanted) -> bool:
-        return not self.retiring and self.digest == wanted.digest and self.context >= wanted.context
+PRELOADED_S = 30.0  # a model loaded in advance waits at least so long for its first request
 
 
 class ModelPool:
@@ -100,7 +40,7 @@ class ModelPool:
         self._make_model = make_model
         self._settings = settings
         self._memory = memory
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._admission = asyncio.Lock()
         self._closed = False
 
@@ -144,9 +84,11 @@ class ModelPool:
             self._release(entry)
 
     async def preload(self, wanted: Wanted) -> None:
-        """Start to load a model; returns when it is admitted and on its way. Raises as `lease` does."""
-        async with self.lease(wanted) as model:
-            model.begin()
+        """Start to load a model for requests to come; returns once its worker process runs. Raises as `lease` does."""
+        keep_s = self._settings.keep_alive_s
+        # Those requests need time to come, even where models are to leave right after their last answer.
+        async with self.lease(wanted, keep_s if keep_s < 0 else max(keep_s, PRELOADED_S)) as model:
+            await model.preload()
 
     @property
     def busy(self) -> bool:
@@ -156,7 +98,7 @@ class ModelPool:
     def loaded(self) -> list[LoadedModel]:
         """Every model in memory or on its way, and those that failed; least recently used first."""
         entries = sorted(self._entries.values(), key=lambda entry: entry.last_used)
-        return [_describe(entry) for entry in entries if entry.model.state != "stopped"]
+        return [describe(entry) for entry in entries if entry.model.state != "stopped"]
 
     async def stop(self, name: str, grace_s: float | None = None) -> bool:
         """Unload a model; running answers get `grace_s` seconds (None: the setting). False: it is not loaded."""
@@ -172,16 +114,14 @@ class ModelPool:
         """Refuse new requests, let running ones finish for `grace_s` seconds (None: the setting), unload everything."""
         self._closed = True
         grace = self._settings.shutdown_grace_s if grace_s is None else grace_s
-        async with (
-            self._admission
-        ):  # what is being admitted right now either is in the table after this, or refused
+        async with self._admission:  # what is being admitted right now is in the table after this, or refused
             stops = [self._unload(entry, grace) for entry in self._entries.values()]
         if stops:
             await asyncio.wait(stops)
 
     # -- leases ------------------------------------------------------------------------------------
 
-    async def _acquire(self, wanted: Wanted) -> _Entry:
+    async def _acquire(self, wanted: Wanted) -> Entry:
         """The entry with one more lease on it."""
         while True:
             if self._closed:
@@ -199,17 +139,17 @@ class ModelPool:
                 self._hold(entry)
                 return entry
 
-    def _hold(self, entry: _Entry) -> None:
+    def _hold(self, entry: Entry) -> None:
         entry.leases += 1
         entry.last_used = time.time()
         entry.idle.clear()
         self._disarm(entry)
 
-    def _keep(self, entry: _Entry, keep_alive_s: float | None) -> None:
+    def _keep(self, entry: Entry, keep_alive_s: float | None) -> None:
         """The latest request decides."""
         entry.keep_alive_s = self._settings.keep_alive_s if keep_alive_s is None else keep_alive_s
 
-    def _release(self, entry: _Entry) -> None:
+    def _release(self, entry: Entry) -> None:
         entry.leases -= 1
         entry.last_used = time.time()
         if entry.leases:
@@ -224,7 +164,7 @@ class ModelPool:
             loop = asyncio.get_running_loop()
             entry.timer = loop.call_later(entry.keep_alive_s, lambda: self._unload(entry, 0.0))
 
-    def _disarm(self, entry: _Entry) -> None:
+    def _disarm(self, entry: Entry) -> None:
         entry.expires_at = None
         if entry.timer is not None:
             entry.timer.cancel()
@@ -232,19 +172,18 @@ class ModelPool:
 
     # -- in and out --------------------------------------------------------------------------------
 
-    async def _admit(self, wanted: Wanted) -> _Entry | None:
+    async def _admit(self, wanted: Wanted) -> Entry | None:
         """Make room for a model and enter it. None: it is there meanwhile."""
         async with self._admission:
             if wanted.name in self._entries:
                 return None
-            plan = await self._plan(wanted, self._if_idle_left())
+            plan = await self._plan(wanted, memory_if_idle_left(self._memory(), self._entries.values()))
             if not await self._make_room(wanted.name, plan.size):
-                plan = await self._plan(
-                    wanted, self._now()
-                )  # smaller, beside what is busy; or an honest refusal
+                # Smaller, beside what is busy; or an honest refusal.
+                plan = await self._plan(wanted, memory_now(self._memory(), self._entries.values()))
             if self._closed:
                 return None
-            entry = _Entry(wanted, plan, self._make_model(plan.load))
+            entry = Entry(wanted, plan, self._make_model(plan.load))
             self._entries[wanted.name] = entry
             return entry
 
@@ -265,7 +204,8 @@ class ModelPool:
         """Unload idle models until `need` bytes are free. False: all of them are gone and it still does not fit."""
         while True:
             full = self._full()
-            if not full and need <= self._now().available - self._reserve():
+            memory = memory_now(self._memory(), self._entries.values())
+            if not full and need <= memory.available - int(self._settings.memory_reserve * memory.total):
                 return True
             victim = self._victim()
             if victim is None:
@@ -275,14 +215,14 @@ class ModelPool:
             logger.info("unloading %s to make room for %s", victim.name, name)
             await asyncio.shield(self._unload(victim, 0.0))
 
-    def _victim(self) -> _Entry | None:
+    def _victim(self) -> Entry | None:
         """What goes next: whatever is on its way out already, else the least recently used idle model."""
         held = [entry for entry in self._entries.values() if entry.reserved]
         leaving = [entry for entry in held if entry.unloading is not None]
         idle = sorted((entry for entry in held if not entry.leases), key=lambda entry: entry.last_used)
         return next(iter(leaving or idle), None)
 
-    async def _retire(self, entry: _Entry) -> None:
+    async def _retire(self, entry: Entry) -> None:
         """Get rid of an entry that cannot serve; answers it still makes are waited for."""
         entry.retiring = True
         if entry.leases and not entry.dead:
@@ -290,7 +230,7 @@ class ModelPool:
         elif entry.unloading is None:
             await asyncio.shield(self._unload(entry, 0.0))
 
-    def _unload(self, entry: _Entry, grace_s: float) -> asyncio.Task[None]:
+    def _unload(self, entry: Entry, grace_s: float) -> asyncio.Task[None]:
         """Start unloading; a second call gets the same task."""
         if entry.unloading is None:
             self._disarm(entry)
@@ -299,39 +239,12 @@ class ModelPool:
             )
         return entry.unloading
 
-    async def _stop_model(self, entry: _Entry, grace_s: float) -> None:
+    async def _stop_model(self, entry: Entry, grace_s: float) -> None:
         try:
             await entry.model.stop(grace_s)
         finally:
             if self._entries.get(entry.name) is entry:
                 del self._entries[entry.name]
-
-    # -- memory ------------------------------------------------------------------------------------
-
-    def _reserve(self) -> int:
-        return int(self._settings.memory_reserve * self._memory().total)
-
-    def _now(self) -> Memory:
-        """What a new model can count on: what the system has, less what ours are promised.
-
-        Mapped weights are page cache, which the system calls available: so also total less all that is promised.
-        """
-        memory = self._memory()
-        promised = sum(entry.reserved for entry in self._entries.values())
-        pending = sum(
-            entry.reserved - min(entry.reserved, entry.resident) for entry in self._entries.values()
-        )
-        return Memory(memory.total, max(0, min(memory.available - pending, memory.total - promised)))
-
-    def _if_idle_left(self) -> Memory:
-        """The same, if every idle model were unloaded."""
-        memory = self._memory()
-        busy = [entry for entry in self._entries.values() if entry.leases and entry.unloading is None]
-        idle = [entry for entry in self._entries.values() if entry not in busy]
-        freed = sum(entry.resident for entry in idle)
-        pending = sum(entry.reserved - min(entry.reserved, entry.resident) for entry in busy)
-        held = sum(entry.reserved for entry in busy)
-        return Memory(memory.total, max(0, min(memory.available + freed - pending, memory.total - held)))
 
     def _full(self) -> bool:
         most = self._settings.max_models
@@ -344,22 +257,3 @@ class ModelPool:
             hint="wait for their answers, or raise max_models",
             retry_after=5.0,
         )
-
-
-def _describe(entry: _Entry) -> LoadedModel:
-    health = entry.model.status()
-    beat = entry.model.heartbeat
-    return LoadedModel(
-        name=entry.name,
-        state=health.state,
-        size=entry.size,
-        context=entry.context,
-        capacity=entry.model.load.placement.capacity,
-        kv_used=beat.kv_used if beat is not None else 0,
-        running=health.running,
-        waiting=health.waiting,
-        last_used=entry.last_used,
-        expires_at=entry.expires_at,
-        pid=entry.model.pid,
-        detail=health.detail,
-    )

@@ -25,6 +25,7 @@ from edgellm.contracts.backend import Health, State
 from edgellm.contracts.engine import RunnerInfo
 from edgellm.contracts.events import Event, Failed, Finished, Progress
 from edgellm.contracts.request import GenerateRequest
+from edgellm.engine.patience import Restarts, Supervision
 from edgellm.engine.process import WorkerProcess, within, worker_argv
 from edgellm.engine.protocol import (
     Cancel,
@@ -39,7 +40,7 @@ from edgellm.engine.protocol import (
     Ready,
 )
 from edgellm.engine.stream import AnswerStream
-from edgellm.engine.watchdog import Supervision, Watchdog
+from edgellm.engine.watchdog import Watchdog
 from edgellm.errors import EdgeError, RequestTimeout, Unavailable, WorkerDied
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,9 @@ class LocalModel:
         self._error: EdgeError | None = None  # why restarting or failed
         self._loaded = 0.0  # 0..1
         self._retry_at = 0.0  # monotonic; when failed, refuse until then
-        self._deaths = 0  # in a row
+        self._restarts = Restarts(self._limits)
+        self._pause_s = 0.0  # before the next start
+        self._begun = asyncio.Event()  # the first worker process runs, or cannot
         self._numbers = itertools.count(1)
         self._streams: dict[str, AnswerStream] = {}
         self._unsent: deque[AnswerStream] = deque()
@@ -137,10 +140,14 @@ class LocalModel:
                 timer.cancel()
             self._close(stream)
 
-    def begin(self) -> None:
-        """Start to load, as the first request would; nothing when it is loaded, on its way, or would be refused."""
-        if self.refusal is None:
-            self._wake()
+    async def preload(self) -> None:
+        """Start to load; returns once the worker process runs. Raises EdgeError when it is refused or cannot start."""
+        if self.refusal is not None:
+            raise self.refusal
+        self._wake()
+        await self._begun.wait()
+        if self._state == "failed" and self._error is not None:
+            raise self._error
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Unload. Running answers get `grace_s` seconds to finish (None: as configured); new requests are refused.
@@ -242,7 +249,7 @@ class LocalModel:
                 drop=True,
             )
         if isinstance(event, Finished):
-            self._deaths = 0
+            self._restarts.answered()
 
     def _on_ready(self, info: RunnerInfo, load_s: float) -> None:
         logger.info("%s loaded in %.2f s (pid %s)", self.load.model, load_s, self.pid)
@@ -260,7 +267,8 @@ class LocalModel:
 
     def _wake(self) -> None:
         if self._life is None:
-            self._state, self._error, self._deaths = "loading", None, 0
+            self._state, self._error, self._restarts = "loading", None, Restarts(self._limits)
+            self._begun.clear()
             self._life = asyncio.create_task(self._live(), name=f"life of {self.load.model}")
 
     async def _live(self) -> None:
@@ -268,7 +276,7 @@ class LocalModel:
         try:
             while await self._run_worker():
                 logger.warning("%s; restarting", self._error)
-                await asyncio.sleep(self._pause())
+                await asyncio.sleep(self._pause_s)
         except Exception as error:
             logger.exception("supervising %s failed", self.load.model)
             self._give_up(
@@ -276,6 +284,7 @@ class LocalModel:
             )
         finally:
             self._life = None
+            self._begun.set()
             if self._unsent and self._state == "failed":  # came while the last process was being taken away
                 self._wake()
 
@@ -287,6 +296,7 @@ class LocalModel:
         self._worker, self._watchdog = worker, watchdog
         try:
             await worker.start(self._argv)
+            self._begun.set()
             worker.post(self.load)
             error = await asyncio.shield(worker.ended)
             return self._judge(error, watchdog.service_s)
@@ -310,10 +320,11 @@ class LocalModel:
         if not isinstance(error, WorkerDied):
             self._give_up(error, 0.0)
             return False
-        self._deaths = 1 if service_s >= self._limits.settled_s else self._deaths + 1
-        if self._deaths >= self._limits.deaths:
+        pause_s = self._restarts.died(service_s)
+        if pause_s is None:
             self._give_up(self._hopeless(error), self._limits.cooldown_s)
             return False
+        self._pause_s = pause_s
         self._state, self._error = "restarting", error
         self._fail_all(error)
         return True
@@ -326,7 +337,7 @@ class LocalModel:
 
     def _hopeless(self, last: WorkerDied) -> WorkerDied:
         return WorkerDied(
-            f"{self.load.model} was given up after {self._deaths} deaths in a row; the last: {last.message}",
+            f"{self.load.model} was given up after {self._restarts.deaths} deaths in a row; the last: {last.message}",
             hint="the worker's log says more; a smaller context or another model may work",
             retry_after=self._limits.cooldown_s,
         )
@@ -335,12 +346,6 @@ class LocalModel:
         for stream in self._streams.values():
             stream.fail(error)
         self._unsent.clear()
-
-    def _pause(self) -> float:
-        """Seconds before the next start: none after the first death, then doubling."""
-        if self._deaths <= 1:
-            return 0.0
-        return min(self._limits.backoff_limit_s, self._limits.backoff_s * 2.0 ** (self._deaths - 2))
 
     async def _stop(self, grace_s: float) -> None:
         try:

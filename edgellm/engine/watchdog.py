@@ -5,30 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
-
+from edgellm.engine.patience import Supervision
 from edgellm.engine.protocol import FromWorker, Heartbeat, Hello, Loading, Ready
 from edgellm.errors import EdgeError, WorkerDied
 
 _HINT = "the model is being started again: send the request once more"
-
-
-class Supervision(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient the daemon is with a worker. Seconds, but for counts and bytes."""
-
-    heartbeat_timeout_s: float = 10.0  # silence after which a worker is killed
-    hello_timeout_s: float = 60.0  # the same before its first word: Python may start from a slow disk
-    load_stall_s: float = 300.0  # loading without progress
-    step_floor_s: float = 60.0  # a step may take this long, or …
-    step_factor: float = 10.0  # … so many times its prediction
-    backoff_s: float = 0.5  # before the second restart in a row; doubles from there
-    backoff_limit_s: float = 30.0
-    deaths: int = 5  # in a row, with neither an answer nor a while of service between: give up
-    settled_s: float = 60.0  # that while
-    cooldown_s: float = 30.0  # after giving up, before a request may try again
-    polite_s: float = 2.0  # for a worker to exit by itself
-    grace_s: float = 10.0  # for running answers when the model is stopped
-    unread_bytes: int = 1024 * 1024  # of text a reader may leave waiting
 
 
 class Watchdog:

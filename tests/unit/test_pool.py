@@ -20,10 +20,11 @@ from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import Event, Failed, Finished, TextDelta
 from edgellm.contracts.request import GenerateRequest, Text
-from edgellm.engine.pool import ModelPlan, ModelPool, Wanted
+from edgellm.engine.admission import ModelPlan, Wanted
+from edgellm.engine.patience import Supervision
+from edgellm.engine.pool import ModelPool
 from edgellm.engine.protocol import Load
 from edgellm.engine.supervisor import LocalModel
-from edgellm.engine.watchdog import Supervision
 from edgellm.errors import BadModelFile, ErrorInfo, InsufficientMemory, InvalidName
 from edgellm.placement.machine import Memory
 
@@ -312,6 +313,23 @@ def test_a_crash_loop_is_refused_without_sacrificing_others() -> None:
         assert "given up" in (await house.fail(house.want("a", 800))).message
         assert house.of("b").state == "ready"
         assert len(house.models) == 2
+
+    run(house, test)
+
+
+def test_preloading_gets_the_worker_going() -> None:
+    house = House(Settings(keep_alive_s=0.0), load_s=0.2)
+
+    async def test() -> None:
+        await house.pool.preload(house.want("a"))
+        assert house.of("a").state == "loading"
+        assert house.of("a").pid is not None
+        assert not house.pool.busy
+        await house.finish(house.want("a"))
+        assert len(house.models) == 1
+        await until(lambda: house.loaded() == [])  # then its keep-alive of 0 holds
+        with pytest.raises(InsufficientMemory):
+            await house.pool.preload(house.want("b", 2000))
 
     run(house, test)
 

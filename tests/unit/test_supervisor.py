@@ -22,9 +22,9 @@ from edgellm import platform
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Progress, Started, TextDelta
 from edgellm.contracts.request import GenerateRequest, Text
+from edgellm.engine.patience import Supervision
 from edgellm.engine.protocol import FRAME_LIMIT, Load
 from edgellm.engine.supervisor import LocalModel
-from edgellm.engine.watchdog import Supervision
 from edgellm.errors import ErrorInfo
 
 FAKE = Path(__file__).parent.parent / "fake_worker.py"
