@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ class DaemonClient:
 
     # -- what it can be asked ----------------------------------------------------------------------
 
-    def generate(self, request: GenerateRequest) -> Iterator[Event]:
+    def generate(self, request: GenerateRequest) -> Generator[Event, None, None]:
         """Stream an answer. Whatever goes wrong comes as `Failed`. Closing the iterator cancels the request."""
         try:
             with self._http.stream(
@@ -282,5 +282,7 @@ def _tail(log: Path, start: int) -> str:
             lines = file.read()[-8192:].decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    said = [line.removeprefix("error: ") for line in lines if line.strip()][-_LOG_LINES:]
-    return ":\n" + "\n".join(said) if said else ""
+    said = [line.removeprefix("error: ") for line in lines if line.strip()]
+    if any(line.startswith("Traceback ") for line in said):
+        said = said[-1:]  # the rest is for those who open the log
+    return ":\n" + "\n".join(said[-_LOG_LINES:]) if said else ""

@@ -119,7 +119,7 @@ def test_closing_the_iterator_cancels(service: FakeService, server: Server) -> N
         events = daemon.generate(REQUEST)
         assert list(itertools.islice(events, 2)) == [Started(7, 0, 1), TextDelta("Hel")]
         closed = time.monotonic()
-        events.close()  # type: ignore[attr-defined]
+        events.close()
         while not service.closed and time.monotonic() < closed + 5:
             time.sleep(0.005)
     assert service.closed[0] - closed < 1.0
@@ -196,6 +196,15 @@ def test_a_start_that_fails_shows_the_end_of_the_log(paths: Paths, monkeypatch: 
     assert "no API key is set" in caught.value.message
     assert "older" not in caught.value.message
     assert "daemon.log" in (caught.value.hint or "")
+
+
+def test_a_crash_at_the_start_shows_no_traceback(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [sys.executable, "-c", "import no_such_module"])
+    with pytest.raises(DaemonError) as caught:
+        DaemonClient.connect_or_start(paths, Settings())
+    assert caught.value.message == (
+        "the daemon did not start:\nModuleNotFoundError: No module named 'no_such_module'"
+    )
 
 
 def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths) -> None:
