@@ -77,7 +77,13 @@ size = {len(data) if size is None else size}
 
 
 class Index(ThreadingHTTPServer):
-    """A package index with one wheel; `pause` seconds lie between 16 KiB pieces of it, `downloads` counts."""
+    """A package index with one wheel, sent in pieces of 16 KiB.
+
+    pause        seconds between two pieces
+    stall_after  bytes after which nothing comes until `released` is set
+    cut_after    bytes after which the connection is closed
+    downloads    how often the wheel was asked for
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -87,6 +93,8 @@ class Index(ThreadingHTTPServer):
         self.wheel = wheel
         self.pause = 0.0
         self.cut_after: int | None = None
+        self.stall_after: int | None = None
+        self.released = threading.Event()
         self.downloads = 0
 
     @property
@@ -113,6 +121,8 @@ class _Pages(BaseHTTPRequestHandler):
             for start in range(0, len(data), 1 << 14):
                 if self.server.cut_after is not None and start >= self.server.cut_after:
                     return
+                if self.server.stall_after is not None and start >= self.server.stall_after:
+                    self.server.released.wait(60)
                 self.wfile.write(data[start : start + (1 << 14)])
                 time.sleep(self.server.pause)
 
@@ -138,6 +148,7 @@ def serving(wheel: Path) -> Iterator[Index]:
         try:
             yield index
         finally:
+            index.released.set()
             index.shutdown()
             thread.join()
 

@@ -103,6 +103,21 @@ def test_names_win_over_aliases_and_the_user_s_alias_over_a_shipped_one(paths: P
     assert entry.title == "Mine"
 
 
+def test_an_overlay_s_alias_wins_wherever_its_entry_stands(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edgellm, "__file__", str(tmp_path / "__init__.py"))
+    entries = [
+        f'[models."{name}:1"]\naliases = ["{name}"]\n' + ENTRY.replace("mine:1b", f"{name}:1")
+        for name in "ab"
+    ]
+    (tmp_path / "models.toml").write_text(HEAD + "".join(entries))
+    catalogue = overlay(paths, HEAD + '[models."a:1"]\naliases = ["b"]\n')
+    entry = catalogue.get(parse_name("b"))
+    assert entry is not None
+    assert str(entry.name) == "a:1"
+
+
 def one(line: str, *, without: str = "") -> str:
     """The entry with one line more, or one less, in its source."""
     lines = [text for text in ENTRY.splitlines() if not without or not text.startswith(without)]

@@ -109,12 +109,16 @@ def test_stopped_while_downloading(
     with serving(wheel) as index:
         index.pause = 0.04
         settings = pip_settings(index=index.url, cache=tmp_path / "cache")
+        elsewhere = tmp_path / "temporary"
+        elsewhere.mkdir()
+        settings["TMPDIR"] = str(elsewhere)
         process = started("download", settings)
         children = psutil.Process(process.pid).children(recursive=True)
         assert children  # pip
         process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGKILL)
         ended(process, children)  # pip does not outlive the pull
         assert Store(paths).list() == []
+        assert list(elsewhere.iterdir()) == []  # all that pip had is where the next pull sweeps
         if how == "interrupt":
             assert not list(paths.models.glob("partial/*/"))
         index.pause = 0.0

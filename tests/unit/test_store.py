@@ -278,6 +278,9 @@ def test_touching_never_fails(store: Store, paths: Paths) -> None:
     store.touch("absent")
     store.touch("../bad")
     assert not paths.models.exists()
+    put(store, paths, "a:1")
+    store.touch("a:2")
+    assert store.last_used("a:2") is None
 
 
 def test_a_busy_store_is_an_error_not_a_hang(
