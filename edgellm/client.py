@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 START_S = 30.0  # for a daemon to answer: Python may come from a slow disk
 SILENCE_S = 30.0  # the daemon says something at least every ten seconds
+ANSWER_S = 15.0  # for a running daemon to say its version, on a busy machine
 _POLL_S = 0.01
 _LOG_LINES = 5
 
@@ -198,7 +199,7 @@ class DaemonClient:
         import httpx2
 
         try:
-            found = self._http.get("/edgellm/v1/version").json()
+            found = self._http.get("/edgellm/v1/version", timeout=ANSWER_S).json()
         except httpx2.TimeoutException as error:
             raise DaemonError(
                 f"the daemon at {self.info.url} (pid {self.info.pid}) does not answer",

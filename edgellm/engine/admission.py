@@ -113,4 +113,5 @@ def describe(entry: Entry) -> LoadedModel:
         expires_at=entry.expires_at,
         pid=entry.model.pid,
         detail=health.detail,
+        restarts=entry.model.restarts,
     )

@@ -62,6 +62,7 @@ class LocalModel:
         self.info: RunnerInfo | None = None  # of the worker in service
         self.heartbeat: Heartbeat | None = None  # its latest
         self.load_s: float | None = None  # what the latest load took
+        self.restarts = 0  # processes started in place of dead ones, since this object was made
         self._limits = supervision or Supervision()
         self._log_path = log_path
         self._argv = list(argv) if argv is not None else worker_argv()
@@ -276,6 +277,7 @@ class LocalModel:
         try:
             while await self._run_worker():
                 logger.warning("%s; restarting", self._error)
+                self.restarts += 1
                 await asyncio.sleep(self._pause_s)
         except Exception as error:
             logger.exception("supervising %s failed", self.load.model)

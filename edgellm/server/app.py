@@ -64,7 +64,7 @@ class Activity:
 
 
 def _add_monitoring(app: FastAPI, front: Front, security: Security) -> None:
-    @app.get("/health", response_model=None)
+    @app.api_route("/health", methods=["GET", "HEAD"], response_model=None)
     async def health(request: Request) -> Response:
         """Open to all; what it says of models is for those who may use them."""
         found = front.service.health()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edgellm.contracts.backend import LoadedModel
@@ -116,7 +116,11 @@ class _Loaded(Collector):
         waiting = GaugeMetricFamily(
             "edgellm_requests_waiting", "Requests accepted, not yet started", labels=["model"]
         )
+        restarts = CounterMetricFamily(
+            "edgellm_worker_restarts", "Workers replaced after a death", labels=["model"]
+        )
         for model in self._loaded():
             running.add_metric([model.name], model.running)
             waiting.add_metric([model.name], model.waiting)
-        return [running, waiting]
+            restarts.add_metric([model.name], model.restarts)
+        return [running, waiting, restarts]

@@ -34,7 +34,7 @@ from edgellm.service import ModelCard, Service, ServiceHealth
 CARD = ModelCard("fake:latest", 1_700_000_000, 94 << 20, 135_000_000, "Q4_1", 8192, "fp_0123456789ab")
 LOADED = LoadedModel(
     name=CARD.name, state="ready", size=200 << 20, context=8192, capacity=8192, kv_used=10, running=2, waiting=1,
-    last_used=1_700_000_000.0, expires_at=None, pid=None,
+    last_used=1_700_000_000.0, expires_at=None, pid=None, restarts=3,
 )  # fmt: skip
 TOKEN = "boot-token"
 Step = Event | float | Callable[[], Awaitable[None]]  # emit, sleep, or wait for something

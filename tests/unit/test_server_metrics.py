@@ -46,6 +46,7 @@ def test_requests_are_counted_on_their_way_through() -> None:
                 )
         found = scraped()
     assert (found["edgellm_requests_running"], found["edgellm_requests_waiting"]) == (2.0, 1.0)
+    assert found["edgellm_worker_restarts_total"] == 3
     assert found["edgellm_requests_total{outcome=stop}"] == 2
     assert found["edgellm_requests_total{outcome=worker_died}"] == 2
     assert found["edgellm_prompt_tokens_total"] == 14
@@ -94,6 +95,7 @@ def test_health_tells_the_truth() -> None:
 
         status, body = health()
         assert (status, body["status"], body["version"]) == (200, "ok", "0.1.0")
+        assert httpx2.head(server.url + "/health", trust_env=False).status_code == 200
         service.state = ServiceHealth("degraded", {"fake:latest": Health("restarting", 0, 1, "it died")})
         status, body = health()
         assert (status, body["status"]) == (200, "degraded")
