@@ -11,10 +11,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from fake_service import TOKEN, FakeService, Server, quick, serving
+from fake_service import HELLO, TOKEN, FakeService, Server, quick, serving
 from starlette.datastructures import Headers
 
 from edgellm.config import Settings
+from edgellm.contracts.events import Started, TextDelta
 from edgellm.errors import ConfigError
 from edgellm.server.security import Security
 
@@ -370,3 +371,23 @@ def _drip(connection: socket.socket, data: bytes) -> None:
             time.sleep(0.02)
     except OSError:
         pass
+
+
+def test_a_reader_that_stops_reading_loses_its_stream_and_nobody_else_waits() -> None:
+    endless = (Started(7, 3, 42), *[TextDelta("x" * 20_000)] * 2_000)  # more than kernels buffer
+    service = FakeService(endless)
+    with serving(service, limits=quick(write_s=0.5)) as server:
+        body = json.dumps(CHAT | {"stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", server.port)) as reader:
+            reader.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert service.entered.wait(5)
+            time.sleep(0.2)
+            assert not service.closed
+            service.script = HELLO
+            began = time.monotonic()
+            assert chat(server).status_code == 200
+            assert time.monotonic() - began < 0.5
+            while not service.closed and time.monotonic() < began + 5:
+                time.sleep(0.01)
+            assert service.closed
+            assert server.app.state.front.running == 0
