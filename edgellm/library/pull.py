@@ -112,7 +112,10 @@ def _refreshed(store: Store, there: Manifest, entry: CatalogueEntry, file: Store
         there, files=(file,), licence=entry.licence, title=entry.title, sampling=entry.sampling
     )
     if fresh != there:
-        store.publish(fresh)
+        try:
+            store.publish(fresh)
+        except LibraryError:  # a read-only store: the model is there all the same
+            return there
     return fresh
 
 

@@ -286,6 +286,12 @@ PIP_SAYS: dict[str, tuple[list[str], type[EdgeError], str, str]] = {
         "certificate",
         "PIP_CERT",
     ),
+    "bad credentials": (
+        ["WARNING: 401 Error, Credentials not correct for https://index", NONE],
+        DownloadFailed,
+        "refuses access",
+        "pip config",
+    ),
     "credentials": ([UNAUTHORISED], DownloadFailed, "refuses access", "pip config"),
     "disk": ([NO_SPACE], DiskFull, "the disk is full", "EDGELLM_HOME"),
     "hash": (

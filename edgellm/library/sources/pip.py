@@ -40,20 +40,20 @@ _CAUSES: Final[tuple[tuple[str, type[EdgeError], str, str], ...]] = (
         "try again; a mirror or proxy may have altered it",
     ),
     (
-        r"CERTIFICATE_VERIFY_FAILED|SSLError|ssl-verification-failed",
+        r"CERTIFICATE_VERIFY_FAILED|confirming the ssl certificate|ssl-verification-failed",
         DownloadFailed,
         "the index's certificate is not trusted here",
         "PIP_CERT names a file of certificates to trust",
     ),
     (
-        r"\b(401|403|407) (Client Error|Unauthorized|Forbidden|Proxy)|Unauthorized for url",
+        r"\b(401|403|407) (Error|Client Error|Unauthorized|Forbidden|Proxy)",
         DownloadFailed,
         "the index refuses access",
         "put the credentials in pip's configuration (pip config set global.index-url …)",
     ),
     (
         r"Retrying \(|connection-failed|connection-timeout|proxy-connection-failed|incomplete-download|ReadTimeout"
-        r"|ConnectionError|ConnectTimeout|ProxyError|Connection(Reset| aborted| refused)|Temporary failure in name",
+        r"|ConnectionError|ConnectTimeout|ProxyError|SSLError|Connection(Reset| aborted| refused)|Temporary failure in name",
         DownloadFailed,
         "the package index cannot be reached",
         f"check the connection and try again. {_MIRROR}",
@@ -93,34 +93,30 @@ def download(package: str, version: str, folder: Path, report: Report) -> Path:
     raise explain(f"{package} {version}", lines)
 
 
-def _start(requirement: str, wheels: Path, scratch: Path) -> subprocess.Popen[str]:
+def _command(requirement: str, wheels: Path) -> list[str]:
     # -P: a folder named pip in the current directory is not pip.
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "download",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ]
-    command += ["--only-binary=:all:", "--progress-bar", "raw", "--dest", str(wheels), "--", requirement]
-    temporary = str(
-        scratch
-    )  # pip downloads there first: on the disk whose space was checked, and swept with the rest
-    changes = {
-        "TMPDIR": temporary,
-        "TEMP": temporary,
-        "TMP": temporary,
+    options = "--no-input --disable-pip-version-check --no-deps --only-binary=:all: --progress-bar raw --dest"
+    return [sys.executable, "-P", "-m", "pip", "download", *options.split(), str(wheels), "--", requirement]
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    # pip downloads to its temporary folder first: let that be on the disk whose space was checked, and swept with
+    # the rest. A virtual environment may be required for installing; nothing is installed here.
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
+    return {
+        **os.environ,
+        **temporary,
         "NO_COLOR": "1",
         "PYTHONIOENCODING": "utf-8",
+        "PIP_REQUIRE_VIRTUALENV": "0",
     }
-    changes["PIP_REQUIRE_VIRTUALENV"] = "0"  # nothing is installed
+
+
+def _start(requirement: str, wheels: Path, scratch: Path) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
-            command,
-            env={**os.environ, **changes},
+            _command(requirement, wheels),
+            env=_environment(scratch),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
