@@ -53,7 +53,8 @@ _CAUSES: Final[tuple[tuple[str, type[EdgeError], str, str], ...]] = (
     ),
     (
         r"Retrying \(|connection-failed|connection-timeout|proxy-connection-failed|incomplete-download|ReadTimeout"
-        r"|ConnectionError|ConnectTimeout|ProxyError|SSLError|Connection(Reset| aborted| refused)|Temporary failure in name",
+        r"|ConnectionError|ConnectTimeout|ProxyError|SSLError|Connection(Reset| aborted| refused)"
+        r"|Temporary failure in name",
         DownloadFailed,
         "the package index cannot be reached",
         f"check the connection and try again. {_MIRROR}",
