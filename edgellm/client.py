@@ -75,12 +75,15 @@ class DaemonClient:
 
         Raises DaemonError when it is of another version (unless `any_version`: enough to stop it) or does not answer.
         """
-        info = read_info(paths)
+        return cls._open(read_info(paths), any_version, ANSWER_S)
+
+    @classmethod
+    def _open(cls, info: DaemonInfo | None, any_version: bool, patience_s: float) -> DaemonClient | None:
         if info is None or not platform.pid_alive(info.pid):
             return None
         client = cls(info)
         try:
-            if not client._answers():
+            if not client._answers(patience_s):
                 client.close()
                 return None
             if info.version != __version__ and not any_version:
@@ -126,8 +129,7 @@ class DaemonClient:
 
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            info = read_info(paths)
-            if info is not None and (client := cls.find(paths)) is not None:
+            if (client := cls._open(read_info(paths), False, START_S)) is not None:
                 return client
             if not platform.pid_alive(pid) and read_info(paths) is None:
                 raise DaemonError(f"the daemon did not start{_tail(log, written)}", hint=f"its log is {log}")
@@ -194,12 +196,12 @@ class DaemonClient:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _answers(self) -> bool:
+    def _answers(self, patience_s: float) -> bool:
         """Whether the daemon of that file is behind that address. Raises DaemonError where all is silence."""
         import httpx2
 
         try:
-            found = self._http.get("/edgellm/v1/version", timeout=ANSWER_S).json()
+            found = self._http.get("/edgellm/v1/version", timeout=patience_s).json()
         except httpx2.TimeoutException as error:
             raise DaemonError(
                 f"the daemon at {self.info.url} (pid {self.info.pid}) does not answer",

@@ -84,7 +84,9 @@ class StreamedAnswer(Response):
                 async for piece in pieces:
                     await body.write(piece)
             await body.end()
-        except EdgeError as error:  # only from _decided: nothing was sent yet
+        except EdgeError as error:
+            if body.started:
+                raise
             await error_response(error.info, scope["path"])(scope, receive, send)
         finally:
             await ended(alive)

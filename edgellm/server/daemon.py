@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ class Daemon:
         self._ending = asyncio.Event()
         self._forced = asyncio.Event()
         self._signals = 0
+        self._last_resort = threading.Timer(FORCED_S, os._exit, (1,))
+        self._last_resort.daemon = True
 
     async def run(
         self,
@@ -99,16 +102,17 @@ class Daemon:
                 await self._leave(server, serving, front)
             finally:
                 await self._service.aclose(0.0)
+                self._last_resort.cancel()
         if self._forced.is_set():
             raise Interrupted("stopped before all answers were complete")
 
     def _on_signal(self) -> None:
-        """The first asks to finish, the second to stop now; what then still hangs is ended from outside the loop."""
+        """The first asks to finish, the second to stop now; what hangs even then is ended from outside the loop."""
         self._signals += 1
         self._ending.set()
         if self._signals == 2:
             self._forced.set()
-            asyncio.get_running_loop().call_later(FORCED_S, os._exit, 1)
+            self._last_resort.start()
 
     async def _preload(self, name: str) -> None:
         """Get the worker going. A failure is for the request that follows to tell."""
