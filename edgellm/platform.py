@@ -118,10 +118,8 @@ def terminate(pid: int) -> bool:
     return True
 
 
-def death_of(returncode: int | None) -> str:
+def death_of(returncode: int) -> str:
     """How a process ended, in words: "exit code 1", "killed by SIGKILL"."""
-    if returncode is None:
-        return "still running"
     if returncode >= 0:
         return f"exit code {returncode}"
     try:

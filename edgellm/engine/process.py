@@ -225,10 +225,11 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             self._settling = loop.call_later(_SETTLE_S / 2, second)
 
     def _died(self) -> WorkerDied:
-        how = platform.death_of(self._transport.get_returncode() if self._transport is not None else None)
+        code = self._transport.get_returncode() if self._transport is not None else None
+        how = "closed its pipe" if code is None else f"died ({platform.death_of(code)})"
         words = self.log.last_line
         return WorkerDied(
-            f"the process running {self._model} died ({how})" + (f": {words}" if words else ""),
+            f"the process running {self._model} {how}" + (f": {words}" if words else ""),
             hint="the model is being started again: send the request once more",
         )
 

@@ -37,8 +37,11 @@ QUICK = Supervision(deaths=2, backoff_s=0.05, cooldown_s=60.0, polite_s=1.0)
 class House:
     """A pool on a machine of 1,000 MiB, of which 100 are kept for others; and what it made."""
 
-    def __init__(self, settings: Settings = SETTINGS, others: int = 0, **options: object) -> None:
+    def __init__(
+        self, settings: Settings = SETTINGS, others: int = 0, mapped: bool = False, **options: object
+    ) -> None:
         self.others = others  # MiB taken by other programs
+        self.mapped = mapped  # models are page cache, which the system calls available
         self.options = options
         self.plans: list[tuple[str, int]] = []  # (model, MiB available) of every planning
         self.models: list[LocalModel] = []
@@ -52,7 +55,7 @@ class House:
         return model
 
     def memory(self) -> Memory:
-        taken = sum(one.size for one in self.pool.loaded() if one.state == "ready")
+        taken = sum(one.size for one in self.pool.loaded() if one.state == "ready" and not self.mapped)
         return Memory(1000 * MIB, 1000 * MIB - self.others * MIB - taken)
 
     def want(
@@ -208,14 +211,27 @@ def test_a_plan_is_made_for_the_memory_that_eviction_gives() -> None:
     run(house, test)
 
 
-def test_two_that_load_at_once_do_not_count_on_the_same_memory() -> None:
-    house = House(load_s=0.3)
+@pytest.mark.parametrize("others", [0, 350])
+def test_two_that_load_at_once_do_not_count_on_the_same_memory(others: int) -> None:
+    house = House(others=others, load_s=0.3)
+    each = 600 - others // 2 - others // 4
 
     async def test() -> None:
-        answers = await asyncio.gather(house.ask(house.want("a", 600)), house.ask(house.want("b", 600)))
-        ends = [type(events[-1]) for events in answers]
-        assert sorted(end.__name__ for end in ends) == ["Failed", "Finished"]
+        answers = await asyncio.gather(house.ask(house.want("a", each)), house.ask(house.want("b", each)))
+        ends = [type(events[-1]).__name__ for events in answers]
+        assert sorted(ends) == ["Failed", "Finished"]
         assert len(house.models) == 1
+
+    run(house, test)
+
+
+def test_mapped_weights_take_memory_though_the_system_calls_it_available() -> None:
+    house = House(mapped=True)
+
+    async def test() -> None:
+        for name in ("a", "b", "c", "d"):
+            await house.finish(house.want(name))
+        assert house.loaded() == ["b", "c", "d"]
 
     run(house, test)
 
@@ -280,6 +296,30 @@ def test_a_changed_file_waits_for_the_answers_of_the_old_one() -> None:
         await house.finish(house.want("a", digest="d2"))
         await old
         assert [model.load.path for model in house.models] == ["/d1.gguf", "/d2.gguf"]
+
+    run(house, test)
+
+
+def test_who_needs_a_larger_context_is_not_kept_waiting_by_new_requests() -> None:
+    house = House()
+
+    async def test() -> None:
+        order: list[str] = []
+
+        async def ask(label: str, text: str, context: int) -> None:
+            await house.finish(house.want("a", context=context), text)
+            order.append(label)
+
+        running = asyncio.create_task(ask("running", "slow 100", 512))
+        await until(lambda: house.loaded() == ["a"] and house.of("a").running == 1)
+        larger = asyncio.create_task(ask("larger", "echo x", 2048))
+        await asyncio.sleep(0.01)
+        later = asyncio.create_task(
+            ask("later", "echo x", 512)
+        )  # the old one would do, if it were not on its way out
+        await asyncio.gather(running, larger, later)
+        assert order[0] == "running"
+        assert [model.load.placement.context for model in house.models] == [512, 2048]
 
     run(house, test)
 
