@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgellm.contracts.engine import Placement, Result, Row, RunnerInfo
+from edgellm.contracts.engine import Parked, Placement, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_llamacpp.batch import Batch
 from edgellm_llamacpp.native import Context, Library, Model
+from edgellm_llamacpp.parking import ParkedSequence, read_state, write_state
 from edgellm_llamacpp.sampling import choose
 
 _DONE, _NO_ROOM = 0, 1  # what llama_decode returns; everything else is a failure
@@ -152,6 +153,28 @@ class LlamaCppRunner:
         lowest = self._api.llama_memory_seq_pos_min(self._context.memory, sequence)
         lowest = max(lowest, self._trusted[sequence])
         return length if lowest <= max(0, length - self._window + 1) else 0
+
+    def park(self, sequence: int) -> ParkedSequence:
+        """Copy the KV out. Raises GenerationFailed when llama.cpp refuses."""
+        self._check_sequence(sequence)
+        state = read_state(self._api, self._context.pointer, sequence)
+        if state is None:
+            raise GenerationFailed(
+                f"llama.cpp could not copy sequence {sequence} out", hint=self._log.problem()
+            )
+        return ParkedSequence(self, self._lengths[sequence], self._trusted[sequence], state)
+
+    def unpark(self, parked: Parked, sequence: int) -> None:
+        """Bring a copy back. Raises ValueError: not this runner's copy, sequence not empty, no room."""
+        self._check_sequence(sequence)
+        if not isinstance(parked, ParkedSequence) or parked.owner is not self:
+            raise ValueError("this copy is not of this runner")
+        if self._lengths[sequence]:
+            raise ValueError(f"sequence {sequence} is not empty")
+        if not write_state(self._api, self._context.pointer, parked.state, sequence):
+            raise ValueError(f"no room to bring {parked.length} tokens back")
+        self._lengths[sequence] = parked.length
+        self._trusted[sequence] = parked.trusted
 
     def close(self) -> None:
         """Free the context, and the model once its tokenizer is gone too. A second call does nothing."""

@@ -125,6 +125,18 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})
 
 
+class Parked(Protocol):
+    """A copy of a sequence's KV, held by the runner outside its pool. Letting go of it frees it."""
+
+    @property
+    def length(self) -> int:
+        """Tokens."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 class TokenRunner(Protocol):
     """Executes steps and owns the KV of numbered sequences (0 <= sequence < max_sequences)."""
 
@@ -153,6 +165,17 @@ class TokenRunner(Protocol):
 
     def reusable(self, sequence: int, length: int) -> int:
         """The longest prefix <= `length` at which fork or truncate is exact (sliding windows forget; maybe 0)."""
+        ...
+
+    def park(self, sequence: int) -> Parked:
+        """Copy a sequence's KV out of the pool. The sequence stays as it is."""
+        ...
+
+    def unpark(self, parked: Parked, sequence: int) -> None:
+        """Bring a copy back into `sequence` (empty before), in cells of its own. The copy stays as it is.
+
+        Raises ValueError when it is another runner's or there is no room for it.
+        """
         ...
 
     def close(self) -> None: ...

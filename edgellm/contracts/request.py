@@ -68,6 +68,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     max_tokens: int | None = None  # None: until the model stops or the context is full
     stop: tuple[str, ...] = ()
     priority: int = 0  # lower is served first
+    cache_key: str = ""  # only requests of the same key share cached prefixes
     timeout_s: float | None = None  # whole answer, queueing included
     keep_alive_s: float | None = (
         None  # how long the model stays loaded after; None: the setting; < 0: forever

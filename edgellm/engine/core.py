@@ -59,7 +59,7 @@ class EngineCore:
         self._runner = runner
         self._tokenizer = tokenizer
         self._limits = limits or Limits()
-        self.scheduler = Scheduler(runner.info, self._limits)
+        self.scheduler = Scheduler(runner.info, runner, self._limits)
         self._answers: dict[str, _Answer] = {}
         self._end = tokenizer.end_of_generation
         self.steps = 0
@@ -91,7 +91,15 @@ class EngineCore:
         except EdgeError as error:
             return [(request.id, Failed(error.info))]
         now = time.monotonic()
-        job = Job(request.id, tokens, _spec(request.sampling), room, priority=request.priority, arrived=now)
+        job = Job(
+            request.id,
+            tokens,
+            _spec(request.sampling),
+            room,
+            priority=request.priority,
+            arrived=now,
+            key=request.cache_key,
+        )
         self.scheduler.add(job)
         self._answers[request.id] = _Answer(job, TextAssembler(self._tokenizer, request.stop), now)
         return []
@@ -139,9 +147,7 @@ class EngineCore:
         began = time.monotonic()
         self.steps += 1
         self.step_predicted, self.step_started = step.predicted_s, began
-        for sequence in step.frees:
-            self._runner.free(sequence)
-        results = self._runner.collect(self._runner.submit(step.rows)) if step.rows else []
+        results = self._runner.collect(self._runner.submit(step.rows))
         now = time.monotonic()
         self.step_started = 0.0
         for outcome in self.scheduler.commit(step, results, now, now - began):
@@ -158,7 +164,7 @@ class EngineCore:
             answer = self._answers[job.id]
             if not answer.announced:
                 answer.announced = True
-                emitted.append((job.id, Started(job.prompt_length, job.computed, job.sample.seed)))
+                emitted.append((job.id, Started(job.prompt_length, job.cached, job.sample.seed)))
             if row.sample is None:
                 done = (row.start + len(row.tokens)) / job.prompt_length
                 emitted.append((job.id, Progress("prefill", min(1.0, done))))
@@ -181,7 +187,7 @@ class EngineCore:
         job = answer.job
         del self._answers[job.id]
         self.scheduler.remove(job)
-        usage = Usage(job.prompt_length, job.generated, 0)
+        usage = Usage(job.prompt_length, job.generated, job.cached)
         events: list[Event] = [ChoiceDone(reason), Finished(usage, _timings(answer))]
         if text:
             events.insert(0, TextDelta(text))
@@ -190,7 +196,7 @@ class EngineCore:
     def _break(self, broken: Broken) -> Emission:
         job = broken.job
         del self._answers[job.id]
-        self.scheduler.remove(job)
+        self.scheduler.remove(job, keep=False)
         why = (
             "the model produced numbers that are not finite"
             if broken.reason == "nan"

@@ -13,14 +13,18 @@ class Job:
     tokens      prompt then generated tokens
     computed    how many of them are in the KV of `sequence`
     sequence    None while waiting
+    cached      prompt tokens that were in the cache when it started
+    key         only jobs of the same key share cached prefixes
     """
 
     __slots__ = (
         "arrived",
+        "cached",
         "computed",
         "first_step",
         "first_token",
         "id",
+        "key",
         "last_token",
         "max_tokens",
         "priority",
@@ -40,6 +44,7 @@ class Job:
         *,
         priority: int = 0,
         arrived: float = 0.0,
+        key: str = "",
     ) -> None:
         self.id = id
         self.tokens = list(prompt)
@@ -51,6 +56,8 @@ class Job:
         self.first_step: float | None = None
         self.first_token: float | None = None
         self.last_token: float | None = None
+        self.key = key
+        self.cached = 0
         self.computed = 0
         self.sequence: int | None = None
         self.suspensions = 0

@@ -7,6 +7,8 @@ without asking them: llama.cpp reports no free count.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class _Segment:
     """A run of cells; `users` maps a sequence to how many of them it covers, from the first."""
@@ -42,6 +44,14 @@ class Ledger:
 
     def length(self, sequence: int) -> int:
         return self._lengths[sequence]
+
+    def used_by(self, sequences: Iterable[int]) -> int:
+        """Cells that these sequences cover, shared ones counted once."""
+        covered: dict[_Segment, int] = {}
+        for sequence in sequences:
+            for segment in self._chains[sequence]:
+                covered[segment] = max(covered.get(segment, 0), segment.users[sequence])
+        return sum(covered.values())
 
     def open(self) -> int:
         """A new empty sequence, under a number that is free."""

@@ -6,9 +6,12 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How long a step may be, in predicted seconds, and how much may wait before requests are refused."""
+    """How long a step may be, in predicted seconds, how much may wait or run, and how much is kept for later."""
 
     step_s: float = 0.5
     decode_step_s: float = 0.2  # while anyone is reading an answer
     queue_requests: int = 256
     queue_tokens: int = 1_000_000
+    max_running: int = 16  # requests computed at once
+    idle_cells: int = 1024  # KV kept in the pool for those who may come back; every step pays for it
+    parked_bytes: int = 512 * 1024 * 1024  # and in RAM

@@ -1,6 +1,6 @@
-"""Which tokens go into the next step. Pure Python: no I/O, no engine, no clock of its own.
+"""Which tokens go into the next step. Pure Python: no I/O, no engine library, no clock of its own.
 
-    plan(now) -> Step        frees and rows to run, or None when there is nothing to do
+    plan(now) -> Step        rows to run, or None when there is nothing to do
     commit(step, results)    what became of the rows -> drawn tokens and failures
 
 Rules, in this order:
@@ -8,9 +8,11 @@ Rules, in this order:
   - Prefill fills what is left of the step: of its tokens and of its time (a step stays under `decode_step_s` while
     anyone decodes, under `step_s` otherwise, as far as chunks of MIN_CHUNK allow).
   - Among prefills, lower `priority` first; within one, least predicted work first minus the time already waited: short
-    prompts overtake long ones, and waiting as long as the difference makes up for it, so nobody starves.
-  - When KV runs out, the lowest and latest job gives up its sequence and is computed again later. Its text does not
-    change: draws depend on the position alone.
+    prompts and prompts with a cached prefix overtake, and waiting as long as the difference makes up for it, so nobody
+    starves.
+  - A prompt that shares a prefix with one being prefilled now waits for it and forks: the prefix is computed once.
+  - When KV runs out, the lowest and latest job gives up its sequence and resumes later, also for a waiting job of
+    higher priority. Its text does not change: draws depend on the position alone.
 """
 
 from __future__ import annotations
@@ -20,19 +22,20 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from edgellm.contracts.engine import Result, Row, RowError, RunnerInfo
+from edgellm.engine.cache import KvMemory, PrefixCache
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.job import Job
-from edgellm.engine.ledger import Ledger
 from edgellm.engine.limits import Limits
+from edgellm.engine.prefix import common_prefix
 
 MIN_CHUNK = 64  # prefill below this wastes the matrix units
 HEADROOM = 32  # tokens kept for each job's answer before the next is let in, lest it be suspended at once
+WORTH_WAITING = 64  # a shared prefix shorter than this is not waited for
 
 
 class Step(msgspec.Struct):
-    """One batch: sequences to free first, then rows; `jobs[i]` owns `rows[i]`."""
+    """One batch; `jobs[i]` owns `rows[i]`."""
 
-    frees: list[int]
     rows: list[Row]
     jobs: list[Job]
     tokens: int
@@ -53,19 +56,34 @@ class Broken(msgspec.Struct):
     reason: RowError
 
 
+class _Draft:
+    """A step being put together."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.jobs: list[Job] = []
+        self.tokens = 0
+
+    def drop(self, job: Job) -> None:
+        """Take a job's row out again: it has just lost its sequence."""
+        if job in self.jobs:
+            index = self.jobs.index(job)
+            self.tokens -= len(self.rows.pop(index).tokens)
+            del self.jobs[index]
+
+
 class Scheduler:
-    """Owns the jobs, the ledger and the cost model of one runner."""
+    """Owns the jobs, the KV cache and the cost model of one runner."""
 
     def __init__(
-        self, info: RunnerInfo, limits: Limits | None = None, costs: StepCosts | None = None
+        self, info: RunnerInfo, memory: KvMemory, limits: Limits | None = None, costs: StepCosts | None = None
     ) -> None:
         self._info = info
         self._limits = limits or Limits()
         self.costs = costs or StepCosts()
-        self.ledger = Ledger(info.capacity, info.max_sequences)
+        self.cache = PrefixCache(memory, info, self._limits)
         self.waiting: list[Job] = []
         self.active: list[Job] = []  # hold a sequence, in order of admission
-        self._frees: list[int] = []
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -73,34 +91,38 @@ class Scheduler:
         """Queue a job. Its prompt and its answer must fit the context; the caller has checked."""
         self.waiting.append(job)
 
-    def remove(self, job: Job) -> None:
-        """Forget a job that ended or was cancelled, wherever it is."""
+    def remove(self, job: Job, *, keep: bool = True) -> None:
+        """Forget a job that ended or was cancelled, wherever it is. `keep`: its KV may serve others."""
         if job.sequence is None:
             self.waiting.remove(job)
         else:
             self.active.remove(job)
-            self._release(job)
+            self._release(job, keep=keep)
+        if not self.active and not self.waiting:
+            self.cache.settle()
 
     @property
     def idle(self) -> bool:
-        return not (self.waiting or self.active or self._frees)
+        return not (self.waiting or self.active)
 
     # -- one step --------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Step | None:
         """The next step, or None when nothing can run."""
         decoding = [job for job in self.active if job.decoding]
-        while len(decoding) > self.ledger.free:
-            decoding = [job for job in decoding if job is not self._suspend()]
-        rows: list[Row] = []
-        jobs: list[Job] = []
+        while decoding and not self.cache.make_room(len(decoding)):
+            suspended = self._suspend(self._lowest())
+            decoding = [job for job in decoding if job is not suspended]
+        draft = _Draft()
         for job in decoding:
-            self._add_row(job, 1, rows, jobs)
-        tokens = len(rows) + self._prefill(now, bool(rows), len(rows), rows, jobs)
-        if not rows and not self._frees:
+            self._add_row(draft, job, 1)
+        self._prefill(draft, now)
+        while not draft.rows and len(self.active) > 1:  # prompts that fill the pool between them
+            self._suspend(self._lowest())
+            self._prefill(draft, now)
+        if not draft.rows:
             return None
-        frees, self._frees = self._frees, []
-        return Step(frees, rows, jobs, tokens, self.costs.predict(tokens))
+        return Step(draft.rows, draft.jobs, draft.tokens, self.costs.predict(draft.tokens))
 
     def commit(
         self, step: Step, results: Sequence[Result], now: float, seconds: float
@@ -108,9 +130,7 @@ class Scheduler:
         """Take the results of a step that took `seconds`."""
         outcomes: list[Drawn | Broken] = []
         refused = [job for job, result in zip(step.jobs, results, strict=True) if result.error == "no_room"]
-        if refused:
-            outcomes.extend(self._make_room(refused))
-        else:
+        if not refused:
             self.costs.observe(step.tokens, seconds)
         for job, row, result in zip(step.jobs, step.rows, results, strict=True):
             if result.error == "no_room" or job.sequence is None:
@@ -118,79 +138,142 @@ class Scheduler:
             job.computed += len(row.tokens)
             if result.error == "nan":
                 outcomes.append(Broken(job, "nan"))
-            elif result.token is not None:
+                continue
+            self.cache.computed(job.sequence, row.tokens)
+            if result.token is not None:
                 job.record(result.token, now)
                 outcomes.append(Drawn(job, result.token))
+        if refused:
+            outcomes.extend(self._make_room(refused))
         return outcomes
 
     # -- prefill ---------------------------------------------------------------------------------
 
-    def _prefill(self, now: float, decoding: bool, used: int, rows: list[Row], jobs: list[Job]) -> int:
-        """Add prefill rows; returns their tokens."""
-        limit = self._limits.decode_step_s if decoding else self._limits.step_s
-        room = min(self._info.batch_tokens - used, self.ledger.free)
-        budget = self.costs.fits(limit, used + min(MIN_CHUNK, room), used + room) - used
-        if not self.costs.known(MIN_CHUNK):
-            budget = min(budget, MIN_CHUNK)  # measure once before trusting a large chunk
-        added = 0
+    def _prefill(self, draft: _Draft, now: float) -> None:
+        """Add prefill rows within what is left of the step."""
+        self._admit_followers(now, draft)
+        budget = self._prefill_budget(draft)
         full = False  # once a job cannot be admitted, no later one may take the room it waits for
         for job in self._prefill_order(now):
-            count = min(job.pending, budget - added)
-            if count <= 0:
+            if draft.tokens >= budget:
                 break
             if job.sequence is None:
-                full = full or not self._admit(job)
-                if full:
+                if full or self._leader(job) is not None:
                     continue
-            if job.first_step is None:
-                job.first_step = now
-            self._add_row(job, count, rows, jobs)
-            added += count
-        return added
+                if not self._admit(job, now, draft):
+                    full = True
+                    continue
+            count = min(self._chunk(job), budget - draft.tokens)
+            if not self.cache.make_room(count):
+                break
+            self._add_row(draft, job, count)
+
+    def _prefill_budget(self, draft: _Draft) -> int:
+        """Tokens the whole step may have, decode rows included."""
+        limit = self._limits.decode_step_s if draft.rows else self._limits.step_s
+        most = self._info.batch_tokens
+        least = min(draft.tokens + MIN_CHUNK, most)
+        if not self.costs.known(MIN_CHUNK):
+            return least  # measure once before trusting a large chunk
+        return self.costs.fits(limit, least, most)
 
     def _prefill_order(self, now: float) -> list[Job]:
         """Jobs with a prompt to compute, most urgent first."""
         candidates = [job for job in self.active if not job.decoding] + self.waiting
+        if len(candidates) < 2:
+            return candidates
         rate = self.costs.predict(self._info.batch_tokens) / self._info.batch_tokens  # s per token
-        return sorted(
-            candidates, key=lambda job: (job.priority, job.pending * rate - (now - job.arrived), job.arrived)
-        )
 
-    def _admit(self, job: Job) -> bool:
-        """Give a waiting job a sequence when its tokens fit beside what the active ones still have to write."""
-        promised = sum(other.pending + min(HEADROOM, other.remaining) for other in self.active)
-        headroom = min(HEADROOM, job.remaining) if self.active else 1
-        if not self.ledger.free_sequences or job.pending + headroom > self.ledger.free - promised:
-            return False
-        job.sequence = self.ledger.open()
-        job.computed = 0
+        def urgency(job: Job) -> tuple[int, float, float]:
+            return (job.priority, self._work(job) * rate - (now - job.arrived), job.arrived)
+
+        return sorted(candidates, key=urgency)
+
+    def _work(self, job: Job) -> int:
+        """Tokens to compute before the next draw, a cached prefix taken off."""
+        if job.sequence is not None:
+            return job.pending
+        return len(job.tokens) - self.cache.held(job.tokens, job.key)
+
+    def _leader(self, job: Job) -> Job | None:
+        """A job in prefill now that will soon hold more of this one's prompt than the cache does: wait for it."""
+        for other in self.active:
+            shared = self._shared(other, job)
+            if shared <= other.computed or other.priority > job.priority:
+                continue
+            held = self.cache.held(job.tokens, job.key)
+            # What the leader itself holds already does not speak against waiting for the rest.
+            if held < shared and (held <= other.computed or shared - held >= WORTH_WAITING):
+                return other
+        return None
+
+    def _shared(self, lead: Job, job: Job) -> int:
+        """Tokens of `job` that `lead` computes or will compute, 0 where too few; the last one is never shared."""
+        if lead.decoding or lead.key != job.key or lead.tokens[:WORTH_WAITING] != job.tokens[:WORTH_WAITING]:
+            return 0  # the quick look first: this runs for every waiting job in every step
+        return min(common_prefix(lead.tokens, job.tokens), len(job.tokens) - 1, len(lead.tokens) - 1)
+
+    def _admit_followers(self, now: float, draft: _Draft) -> None:
+        """Let those who waited for a prefix fork where it ends, before its leader goes on: windows forget behind it."""
+        leaders = [job for job in self.active if job.computed and not job.decoding]
+        for job in list(self.waiting) if leaders else ():
+            if any(self._shared(lead, job) == lead.computed for lead in leaders) and not self._admit(
+                job, now, draft
+            ):
+                return
+
+    def _chunk(self, job: Job) -> int:
+        """Tokens to compute next, cut where another job waits to fork: windowed layers forget what lies further back."""
+        end = len(job.tokens)
+        for other in self.waiting:
+            shared = self._shared(job, other)
+            if job.computed < shared < end:
+                end = shared
+        return end - job.computed
+
+    def _add_row(self, draft: _Draft, job: Job, count: int) -> None:
+        assert job.sequence is not None
+        start = job.computed
+        last = count == job.pending
+        self.cache.extend(job.sequence, count)
+        tokens = job.tokens[start : start + count]
+        draft.rows.append(Row(job.sequence, start, tokens, job.sample if last else None, job.generated))
+        draft.jobs.append(job)
+        draft.tokens += count
+
+    # -- admission and suspension ------------------------------------------------------------------
+
+    def _admit(self, job: Job, now: float, draft: _Draft) -> bool:
+        """Give a waiting job a sequence, from lower priorities if need be, when its tokens fit beside the others'."""
+        while not self._fits(job):
+            lowest = self._lowest() if self.active else None
+            if lowest is None or lowest.priority <= job.priority:
+                return False
+            draft.drop(self._suspend(lowest))
+        job.sequence, job.computed = self.cache.open(job.tokens, job.key)
+        if job.first_step is None:
+            job.first_step = now
+            job.cached = job.computed
         self.waiting.remove(job)
         self.active.append(job)
         return True
 
-    def _add_row(self, job: Job, count: int, rows: list[Row], jobs: list[Job]) -> None:
-        assert job.sequence is not None
-        start = job.computed
-        last = count == job.pending
-        self.ledger.extend(job.sequence, count)
-        rows.append(
-            Row(
-                job.sequence,
-                start,
-                job.tokens[start : start + count],
-                job.sample if last else None,
-                job.generated,
-            )
-        )
-        jobs.append(job)
+    def _fits(self, job: Job) -> bool:
+        if len(self.active) >= self._limits.max_running or not self.cache.free_sequences:
+            return False
+        promised = sum(other.pending + min(HEADROOM, other.remaining) for other in self.active)
+        headroom = min(HEADROOM, job.remaining) if self.active else 1
+        need = len(job.tokens) - self.cache.held_running(job.tokens, job.key) + headroom
+        return need <= self._info.capacity - self.cache.running_cells - promised
 
-    # -- running out of room ---------------------------------------------------------------------
+    def _lowest(self) -> Job:
+        """The first to give way: of the lowest priority the latest."""
+        return max(reversed(self.active), key=lambda job: (job.priority, job.arrived))
 
-    def _suspend(self) -> Job:
-        """Take the sequence from the lowest, latest job and queue it again."""
-        job = max(self.active, key=lambda j: (j.priority, j.arrived))
+    def _suspend(self, job: Job) -> Job:
+        """Take a job's sequence and queue it again. Its KV stays in the cache while there is room for it."""
         self.active.remove(job)
-        self._release(job)
+        self._release(job, keep=True)
         job.suspensions += 1
         self.waiting.append(job)
         return job
@@ -199,15 +282,17 @@ class Scheduler:
         """The runner had less room than the ledger believed: its word counts."""
         for job in refused:
             if job.sequence is not None:
-                self.ledger.truncate(job.sequence, job.computed)
+                self.cache.shrink(job.sequence, job.computed)
+        if self.cache.let_go_all():
+            return []
         if len(self.active) == 1:
             return [Broken(self.active[0], "no_room")]
-        self._suspend()
+        self._suspend(self._lowest())
         return []
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: Job, *, keep: bool) -> None:
         assert job.sequence is not None
-        self.ledger.close(job.sequence)
-        self._frees.append(job.sequence)
+        self.cache.shrink(job.sequence, job.computed)  # a row that was planned and never ran
+        self.cache.retire(job.sequence, keep=keep)
         job.sequence = None
         job.computed = 0

@@ -215,7 +215,7 @@ class Worker:
             step_predicted_s=core.step_predicted,
             running=len(scheduler.active),
             waiting=len(scheduler.waiting) + len(self._preparing),
-            kv_used=scheduler.ledger.used,
+            kv_used=scheduler.cache.used,
         )
 
 

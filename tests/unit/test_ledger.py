@@ -66,6 +66,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def used(self) -> int:
         return len({cell for cells in self.cells.values() for cell in cells})
 
+    @precondition(lambda self: self.cells)
+    @rule(data=st.data())
+    def used_by(self, data: st.DataObject) -> None:
+        some = data.draw(st.sets(st.sampled_from(sorted(self.cells))))
+        assert self.ledger.used_by(some) == len({cell for sequence in some for cell in self.cells[sequence]})
+
     @invariant()
     def balances(self) -> None:
         assert self.ledger.used == self.used()

@@ -1,0 +1,379 @@
+"""The scheduler on the fake runner, whose text is a hash of the KV: whatever goes wrong with a sequence shows in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from fake_runner import FakeBehaviour, FakeRunner
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from edgellm.contracts.engine import Placement, SampleSpec
+from edgellm.engine.costs import StepCosts
+from edgellm.engine.job import Job
+from edgellm.engine.limits import Limits
+from edgellm.engine.scheduler import Broken, Drawn, Scheduler
+
+GREEDY = SampleSpec(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+SMALL = Placement(context=256, capacity=512, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
+
+
+def placement(**changes: int) -> Placement:
+    return msgspec.structs.replace(SMALL, **changes)
+
+
+class Bench:
+    """A scheduler on a fake runner with a clock of its own: every step takes `tokens` milliseconds."""
+
+    def __init__(
+        self,
+        where: Placement | None = None,
+        behaviour: FakeBehaviour | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.runner = FakeRunner(where or placement(), behaviour)
+        costs = StepCosts()
+        for tokens in (1, 8, 64, 512):
+            costs.observe(tokens, tokens / 1000)
+        self.scheduler = Scheduler(self.runner.info, self.runner, limits or Limits(), costs)
+        self.now = 0.0
+        self.done: dict[str, list[int]] = {}
+        self.broken: dict[str, str] = {}
+        self.order: list[str] = []  # of first tokens
+
+    def add(self, name: str, prompt: Sequence[int], count: int, **options: object) -> Job:
+        job = Job(name, prompt, GREEDY, count, arrived=self.now, **options)  # type: ignore[arg-type]
+        self.scheduler.add(job)
+        return job
+
+    def step(self) -> bool:
+        step = self.scheduler.plan(self.now)
+        if step is None:
+            return False
+        results = self.runner.collect(self.runner.submit(step.rows))
+        self.now += step.tokens / 1000
+        for outcome in self.scheduler.commit(step, results, self.now, step.tokens / 1000):
+            if isinstance(outcome, Broken):
+                self.broken[outcome.job.id] = outcome.reason
+                self.scheduler.remove(outcome.job, keep=False)
+            else:
+                self.take(outcome)
+        assert self.scheduler.cache.used == self.runner.used, "the ledger must balance"
+        return True
+
+    def take(self, drawn: Drawn) -> None:
+        job = drawn.job
+        if job.generated == 1:
+            self.order.append(job.id)
+        if job.generated == job.max_tokens:
+            self.done[job.id] = job.tokens[job.prompt_length :]
+            self.scheduler.remove(job)
+
+    def run(self, limit: int = 2000) -> None:
+        for _ in range(limit):
+            if not self.step():
+                assert self.scheduler.idle, "jobs are left and nothing runs"
+                return
+        raise AssertionError("does not end")
+
+    @property
+    def prefilled(self) -> int:
+        return sum(len(row.tokens) for step in self.runner.steps for row in step if len(row.tokens) > 1)
+
+
+def alone(prompt: Sequence[int], count: int, behaviour: FakeBehaviour | None = None) -> list[int]:
+    """What the model answers with nobody else about and nothing cached."""
+    bench = Bench(placement(max_sequences=1, context=512), behaviour)
+    bench.add("x", prompt, count)
+    bench.run()
+    return bench.done["x"]
+
+
+def tokens(count: int, start: int = 0) -> list[int]:
+    return [(start + i) % 251 for i in range(count)]
+
+
+def test_a_long_prompt_goes_in_chunks_and_the_answer_is_right() -> None:
+    bench = Bench()
+    bench.add("a", tokens(200), 5)
+    bench.run()
+    assert bench.done["a"] == alone(tokens(200), 5)
+    assert [len(step[0].tokens) for step in bench.runner.steps[:4]] == [64, 64, 64, 8]
+
+
+def test_decoding_jobs_run_in_every_step_while_a_prompt_is_prefilled() -> None:
+    bench = Bench()
+    bench.add("reader", tokens(10), 30)
+    bench.step()
+    bench.add("long", tokens(250, 7), 2)
+    bench.run()
+    assert all(any(len(row.tokens) == 1 for row in step) for step in bench.runner.steps[1:6])
+    assert bench.done["reader"] == alone(tokens(10), 30)
+
+
+def test_steps_stay_within_their_time() -> None:
+    """At a millisecond per token: 100 tokens while someone reads, 150 otherwise, never less than 64."""
+    bench = Bench(
+        placement(batch_tokens=512, capacity=4096, context=1024),
+        limits=Limits(step_s=0.15, decode_step_s=0.1),
+    )
+    bench.add("alone", tokens(600), 20)
+    bench.step()
+    assert sum(len(row.tokens) for row in bench.runner.steps[-1]) == 150
+    for _ in range(4):
+        bench.step()
+    bench.add("second", tokens(600, 9), 2)
+    bench.step()
+    assert sum(len(row.tokens) for row in bench.runner.steps[-1]) == 100
+    tight = Bench(placement(batch_tokens=512, capacity=4096, context=1024), limits=Limits(step_s=0.01))
+    tight.add("a", tokens(600), 2)
+    tight.step()
+    assert sum(len(row.tokens) for row in tight.runner.steps[-1]) == 64
+
+
+def test_short_prompts_overtake_long_ones_but_waiting_counts() -> None:
+    bench = Bench(placement(capacity=4096, context=1024))
+    bench.add("long", tokens(900), 2)
+    bench.step()
+    bench.add("short", tokens(70, 3), 2)
+    bench.run()
+    assert bench.order == ["short", "long"]
+    # A stream of short prompts cannot hold up a long one for longer than its own work takes.
+    bench = Bench(placement(capacity=8192, context=1024))
+    bench.add("long", tokens(900), 2)
+    for i in range(60):
+        bench.add(f"short{i}", tokens(60, i + 3), 2)
+        bench.step()
+    bench.run()
+    assert bench.order.index("long") < 59
+
+
+def test_priority_comes_before_arrival_and_takes_room_from_lower_ones() -> None:
+    bench = Bench(placement(capacity=290))
+    low = [bench.add(f"low{i}", tokens(60, 10 * i + 1), 30, priority=1) for i in range(3)]
+    for _ in range(5):
+        bench.step()
+    bench.add("high", tokens(60, 99), 20, priority=0)
+    bench.step()
+    assert any(job.sequence is None for job in low)
+    bench.run()
+    assert [job.id for job in low if job.suspensions] == ["low2"]
+    for i in range(3):
+        assert bench.done[f"low{i}"] == alone(tokens(60, 10 * i + 1), 30)
+    assert bench.done["high"] == alone(tokens(60, 99), 20)
+
+
+def test_running_out_of_room_suspends_the_latest_and_changes_no_text() -> None:
+    bench = Bench(placement(capacity=300, max_sequences=8))
+    jobs = [bench.add(f"j{i}", tokens(20, 30 * i), 100) for i in range(4)]
+    bench.run()
+    assert sum(job.suspensions for job in jobs) >= 1
+    for i in range(4):
+        assert bench.done[f"j{i}"] == alone(tokens(20, 30 * i), 100)
+
+
+def test_one_job_may_fill_the_whole_pool() -> None:
+    bench = Bench(placement(context=256, capacity=256))
+    bench.add("a", tokens(200), 56)
+    bench.run()
+    assert len(bench.done["a"]) == 56
+
+
+def test_the_runners_word_on_room_counts() -> None:
+    bench = Bench()
+    bench.runner.refusals = 2
+    bench.add("a", tokens(20), 5)
+    bench.add("b", tokens(20, 50), 5)
+    bench.run()
+    assert bench.done == {"a": alone(tokens(20), 5), "b": alone(tokens(20, 50), 5)}
+    bench.runner.refusals = 99
+    bench.add("c", tokens(20, 80), 5)
+    bench.run()
+    assert bench.broken == {"c": "no_room"}
+
+
+def test_nan_breaks_one_job_and_its_kv_is_not_kept() -> None:
+    bench = Bench()
+    job = bench.add("a", tokens(20), 10)
+    bench.add("b", tokens(20, 50), 10)
+    bench.step()
+    assert job.sequence is not None
+    bench.runner.broken.add(job.sequence)
+    bench.run()
+    assert bench.broken == {"a": "nan"}
+    assert bench.done["b"] == alone(tokens(20, 50), 10)
+    again = bench.add("c", tokens(20), 10)
+    bench.run()
+    assert again.cached == 0
+
+
+def test_the_next_turn_starts_from_the_last_one() -> None:
+    bench = Bench()
+    bench.add("first", tokens(100), 10)
+    bench.run()
+    conversation = tokens(100) + bench.done["first"] + tokens(20, 77)
+    before = len(bench.runner.steps)
+    second = bench.add("second", conversation, 10)
+    bench.run()
+    assert second.cached == 109  # all but the last token drawn, which was never computed
+    assert sum(len(row.tokens) for row in bench.runner.steps[before]) == len(conversation) - 109
+    assert bench.done["second"] == alone(conversation, 10)
+
+
+def test_keys_share_nothing() -> None:
+    bench = Bench()
+    bench.add("a", tokens(100), 3, key="alice")
+    bench.run()
+    other = bench.add("b", tokens(100), 3, key="bob")
+    bench.run()
+    assert other.cached == 0
+    assert bench.done["a"] == bench.done["b"]
+
+
+def test_a_shared_prompt_is_prefilled_once_by_requests_that_arrive_together() -> None:
+    bench = Bench(placement(capacity=2048, context=512))
+    system = tokens(200)
+    for i in range(6):
+        bench.add(f"q{i}", system + tokens(20, 100 + 7 * i), 5)
+    bench.run()
+    assert bench.prefilled <= 200 + 6 * 20
+    for i in range(6):
+        assert bench.done[f"q{i}"] == alone(system + tokens(20, 100 + 7 * i), 5)
+
+
+def test_a_shared_prompt_is_shared_also_where_windows_forget() -> None:
+    behaviour = FakeBehaviour(window=16)
+    bench = Bench(placement(capacity=2048, context=512), behaviour)
+    system = tokens(200)
+    jobs = [bench.add(f"q{i}", system + tokens(70, 100 + 7 * i), 5) for i in range(4)]
+    bench.run()
+    assert [job.cached for job in jobs] == [0, 200, 200, 200]
+    for i in range(4):
+        assert bench.done[f"q{i}"] == alone(system + tokens(70, 100 + 7 * i), 5, behaviour)
+
+
+def test_idle_sequences_are_parked_beyond_their_budget_and_come_back() -> None:
+    bench = Bench(limits=Limits(idle_cells=150, parked_bytes=8 * 400))
+    for i in range(4):
+        bench.add(f"c{i}", tokens(100, 40 * i), 5)
+        bench.run()
+    assert bench.scheduler.cache.idle_cells <= 150
+    assert bench.scheduler.cache.parked_bytes == 8 * 3 * 104
+    back = bench.add("back", tokens(100) + tokens(30, 200), 5)
+    bench.run()
+    assert back.cached == 100
+    assert bench.done["back"] == alone(tokens(100) + tokens(30, 200), 5)
+
+
+def test_parked_bytes_stay_within_their_budget_oldest_first() -> None:
+    bench = Bench(limits=Limits(idle_cells=0, parked_bytes=8 * 220))
+    for i in range(4):
+        bench.add(f"c{i}", tokens(100, 40 * i), 5)
+        bench.run()
+    assert bench.scheduler.cache.parked_bytes == 8 * 208
+    assert bench.scheduler.cache.held(tokens(100), "") < 100
+    assert bench.scheduler.cache.held(tokens(100, 120), "") == 100
+
+
+@pytest.mark.parametrize(
+    "behaviour", [FakeBehaviour(), FakeBehaviour(window=12), FakeBehaviour(recurrent=True)]
+)
+def test_whatever_is_shared_parked_or_suspended_the_text_is_that_of_a_job_alone(
+    behaviour: FakeBehaviour,
+) -> None:
+    bench = Bench(
+        placement(capacity=400), behaviour, Limits(idle_cells=100, parked_bytes=8 * 300, max_running=5)
+    )
+    prompts = [tokens(50 + 13 * (i % 5), 20 * (i % 3)) + tokens(10, i) for i in range(24)]
+    for i, prompt in enumerate(prompts):
+        bench.add(f"j{i}", prompt, 20, priority=i % 2)
+        bench.step()
+    bench.run()
+    for i, prompt in enumerate(prompts):
+        assert bench.done[f"j{i}"] == alone(prompt, 20, behaviour)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random arrivals, cancels, refusals and breaks in a small pool. Everyone ends once, nothing leaks, text is right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench(
+            placement(capacity=320, max_sequences=6), limits=Limits(idle_cells=80, parked_bytes=1600)
+        )
+        self.jobs: dict[str, Job] = {}
+        self.cancelled: set[str] = set()
+        self.count = 0
+
+    @rule(
+        family=st.integers(0, 2),
+        shared=st.integers(1, 120),
+        own=st.integers(0, 60),
+        answer=st.integers(1, 40),
+        priority=st.integers(0, 1),
+        key=st.sampled_from(["", "k"]),
+    )
+    def arrive(self, family: int, shared: int, own: int, answer: int, priority: int, key: str) -> None:
+        name = f"j{self.count}"
+        self.count += 1
+        prompt = tokens(shared, 70 * family) + tokens(own, self.count)
+        self.jobs[name] = self.bench.add(name, prompt, answer, priority=priority, key=key)
+
+    @rule(steps=st.integers(1, 12))
+    def work(self, steps: int) -> None:
+        for _ in range(steps):
+            self.bench.step()
+
+    @precondition(lambda self: self.open())
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(self.open()))
+        self.bench.scheduler.remove(self.jobs[name])
+        self.cancelled.add(name)
+
+    @rule()
+    def refuse(self) -> None:
+        self.bench.runner.refusals = 1
+
+    @precondition(lambda self: self.bench.scheduler.active)
+    @rule(data=st.data())
+    def break_one(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(self.bench.scheduler.active))
+        assert job.sequence is not None
+        self.bench.runner.broken = {job.sequence}
+
+    def open(self) -> list[str]:
+        ended = self.bench.done.keys() | self.bench.broken.keys() | self.cancelled
+        return [name for name in self.jobs if name not in ended]
+
+    @invariant()
+    def books_balance(self) -> None:
+        scheduler = self.bench.scheduler
+        assert scheduler.cache.used == self.bench.runner.used <= 320
+        assert scheduler.cache.parked_bytes <= 1600
+        here = [job.id for job in scheduler.active + scheduler.waiting]
+        assert sorted(here) == sorted(self.open())
+        sequences = [job.sequence for job in scheduler.active]
+        assert len(set(sequences)) == len(sequences)
+
+    def teardown(self) -> None:
+        self.bench.runner.broken = set()
+        self.bench.runner.refusals = 0
+        self.bench.run(5000)
+        assert not self.open()
+        for name, text in self.bench.done.items():
+            job = self.jobs[name]
+            assert text == alone(job.tokens[: job.prompt_length], job.max_tokens)
+        cache = self.bench.scheduler.cache
+        cache.let_go_all()
+        assert self.bench.runner.used == cache.used == 0
+        assert cache.free_sequences == 6
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
