@@ -18,6 +18,7 @@ from typing import Any
 
 from edgellm.contracts.engine import Placement
 from edgellm.errors import LoadFailed
+from edgellm_llamacpp.amx import forbid_amx, has_amx
 
 MICRO_BATCH = 512  # tokens computed at once: scratch memory grows with it, speed no more
 
@@ -62,7 +63,10 @@ class NativeLog:
 
 
 class Library:
-    """The binding (`api`) with its log tamed and its backends initialised."""
+    """The binding (`api`) with its log tamed and its backends initialised.
+
+    repacks     weights may be rearranged for the CPU's widest instructions
+    """
 
     def __init__(self) -> None:
         import llama_cpp
@@ -70,6 +74,7 @@ class Library:
         self.api: Any = llama_cpp
         self.log = NativeLog(llama_cpp)
         llama_cpp.llama_backend_init()
+        self.repacks = not has_amx(llama_cpp) or forbid_amx(llama_cpp)
 
 
 _loading = threading.Lock()
@@ -144,7 +149,7 @@ def open_model(lib: Library, path: Path, placement: Placement, progress: Callabl
     params.load_mode = _load_mode(api, placement)
     params.vocab_only = False
     params.check_tensors = False  # whoever stored the file verified its checksum
-    params.use_extra_bufts = True  # weights repacked for the CPU's widest instructions
+    params.use_extra_bufts = lib.repacks
     params.progress_callback = callback
     try:
         return _open(lib, path, params)

@@ -1,0 +1,56 @@
+"""Keeps llama.cpp off Intel's AMX tiles, which crash the process at the first prompt.
+
+Seen with llama.cpp 0.5 built by GCC 12.2 on a Sapphire Rapids host, and reported for official builds: the tile
+configuration is written to the stack and loaded by an intrinsic of which older compilers believe that it reads eight
+bytes (GCC PR 114098); the other stores are optimised away, and `ldtilecfg` faults on what is left. Nothing short of
+running it shows whether a build is sound, and where it is not, nobody is left to report it. Without AMX, weights
+are repacked for AVX-512 instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_CPU = 0  # enum ggml_backend_dev_type
+
+
+def has_amx(api: Any) -> bool:
+    """Whether this build would use AMX on this machine."""
+    return b"AMX_INT8 = 1" in api.llama_print_system_info()
+
+
+def forbid_amx(api: Any) -> bool:
+    """Take AMX off the list of buffer types that weights are offered; False where that list cannot be reached.
+
+    The list belongs to ggml's CPU backend, ends in NULL, and is read at each load.
+    """
+    try:
+        lib = api.llama_cpp._lib
+        device_by_type = _function(lib.ggml_backend_dev_by_type, ctypes.c_void_p, ctypes.c_int)
+        registry_of = _function(lib.ggml_backend_dev_backend_reg, ctypes.c_void_p, ctypes.c_void_p)
+        address_of = _function(
+            lib.ggml_backend_reg_get_proc_address, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+        )
+        name_of = _function(lib.ggml_backend_buft_name, ctypes.c_char_p, ctypes.c_void_p)
+    except AttributeError:
+        return False
+    device = device_by_type(_CPU)
+    get_list = address_of(registry_of(device), b"ggml_backend_dev_get_extra_bufts")
+    if not get_list:
+        return True  # a build without special buffer types uses no AMX either
+    kinds = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(get_list)(device)
+    kept = 0
+    index = 0
+    while kind := kinds[index]:
+        index += 1
+        if name_of(kind) != b"AMX":
+            kinds[kept] = kind
+            kept += 1
+    kinds[kept] = None
+    return True
+
+
+def _function(symbol: Any, result: Any, *arguments: Any) -> Any:
+    symbol.restype, symbol.argtypes = result, arguments
+    return symbol

@@ -1,0 +1,59 @@
+"""The engines that the contract's tests run on. Another joins by its name in ENGINES and a branch in `open_engine`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from fake_runner import FakeBehaviour, FakePlugin
+
+from edgellm.contracts.engine import EnginePlugin, ModelFile, Placement, TensorInfo, Tokenizer, TokenRunner
+from edgellm.formats.gguf import read_model
+
+PLACEMENT = Placement(
+    context=1024,
+    capacity=1280,
+    max_sequences=8,
+    batch_tokens=256,
+    threads=1,  # on a busy machine two would spend their time waiting for each other
+    threads_batch=1,
+)
+TINY = msgspec.structs.replace(PLACEMENT, context=256, capacity=256, max_sequences=4, batch_tokens=128)
+
+
+class Engine:
+    """One engine with one model.
+
+    exact       logits of a row do not depend, to the last bit, on what else is in the step
+    """
+
+    def __init__(self, name: str, plugin: EnginePlugin, model: ModelFile, *, exact: bool = True) -> None:
+        self.name = name
+        self.exact = exact
+        self.plugin = plugin
+        self.model = model
+        self.tokenizer: Tokenizer = plugin.tokenizer(model)
+
+    def load(self, placement: Placement) -> TokenRunner:
+        return self.plugin.load(self.model, placement, lambda _done: None)
+
+
+ENGINES = ("fake", "fake-windowed", "llamacpp-smollm2", "llamacpp-gemma3")
+
+
+def open_engine(name: str, path: Path) -> Engine:
+    """`path` is a model for the engine; the fake makes its own in that folder."""
+    if name.startswith("fake"):
+        plugin = FakePlugin(FakeBehaviour(window=32 if name == "fake-windowed" else 0))
+        return Engine(name, plugin, fake_model(path))
+    from edgellm_llamacpp.plugin import LlamaCppPlugin
+
+    # llama.cpp multiplies Q4_1 weights row by row; for Q4_K and others it has kernels for several rows.
+    return Engine(name, LlamaCppPlugin(), read_model(path), exact=name == "llamacpp-smollm2")
+
+
+def fake_model(folder: Path) -> ModelFile:
+    path = folder / "fake.gguf"
+    path.write_bytes(b"GGUF and nothing else")
+    tensor = TensorInfo(name="token_embd.weight", type="F32", shape=(4, 260), nbytes=4160, offset=32)
+    return ModelFile(path=path, size=21, architecture="fake", metadata={}, tensors=(tensor,))

@@ -1,0 +1,322 @@
+"""An engine in memory, for tests of everything above engines: deterministic, instant, strict about its contract.
+
+`FakePlugin` loads a `FakeRunner` and a `FakeTokenizer`. The "model" reads bytes and writes letters: what follows a
+sequence is a hash of the tokens in it, so a KV mistake anywhere (a token lost, doubled, out of order, of another
+sequence) changes the text. It can forget like a sliding window, remember like a recurrent state, end when told, run
+out of room, and break on demand.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from edgellm.contracts.draws import uniform
+from edgellm.contracts.engine import (
+    Available,
+    CostModel,
+    ModelFile,
+    Placement,
+    Result,
+    Row,
+    RunnerInfo,
+    SampleSpec,
+    Unavailable,
+)
+from edgellm.errors import LoadFailed
+
+BYTES = 256
+BOS, EOS, START, END = range(BYTES, BYTES + 4)
+SPECIAL = {BOS: "<s>", EOS: "</s>", START: "<|im_start|>", END: "<|im_end|>"}
+VOCABULARY = BYTES + len(SPECIAL)
+LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PLACEMENT = Placement(
+    context=256, capacity=512, max_sequences=4, batch_tokens=64, threads=1, threads_batch=1, gpu_layers=0
+)
+
+
+class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fake model is like."""
+
+    window: int = 0  # only the last so many tokens matter, and older ones are forgotten soon; 0: all matter
+    recurrent: bool = False  # nothing but the end of a sequence can be shared or cut
+    end_at: int | None = None  # the sequence length at which the model wants to end its answer
+    on_step: Callable[[Sequence[Row]], None] | None = (
+        None  # called in every submit: sleep, move a clock, fail
+    )
+
+
+class _Cell:
+    """The KV of one token, shared by `users` sequences. `state` is the hash of everything up to it."""
+
+    __slots__ = ("state", "token", "users")
+
+    def __init__(self, token: int, state: int) -> None:
+        self.token = token
+        self.state = state
+        self.users = 1
+
+
+class _Sequence:
+    """Cells, of which the first `forgotten` are gone from windowed layers."""
+
+    __slots__ = ("cells", "forgotten")
+
+    def __init__(self) -> None:
+        self.cells: list[_Cell] = []
+        self.forgotten = 0
+
+
+class FakeRunner:
+    """Records every step in `steps`; `used` counts cells, shared ones once."""
+
+    def __init__(self, placement: Placement = PLACEMENT, behaviour: FakeBehaviour | None = None) -> None:
+        self._behaviour = behaviour or FakeBehaviour()
+        self._info = RunnerInfo(
+            engine="fake",
+            context=placement.context,
+            capacity=placement.capacity,
+            max_sequences=placement.max_sequences,
+            batch_tokens=placement.batch_tokens,
+        )
+        self._sequences = [_Sequence() for _ in range(placement.max_sequences)]
+        self._ticket: object | None = None
+        self._results: list[Result] = []
+        self._closed = False
+        self.steps: list[tuple[Row, ...]] = []
+        self.used = 0
+        self.refusals = 0  # so many of the next steps find no room
+        self.broken: set[int] = set()  # sequences whose next logits are not finite
+
+    @property
+    def info(self) -> RunnerInfo:
+        return self._info
+
+    def submit(self, rows: Sequence[Row]) -> object:
+        self._check(rows)
+        if self._behaviour.on_step is not None:
+            self._behaviour.on_step(rows)
+        self.steps.append(tuple(rows))
+        total = sum(len(row.tokens) for row in rows)
+        self._ticket = object()
+        if self.refusals or self.used + total > self._info.capacity:
+            self.refusals = max(0, self.refusals - 1)
+            self._results = [Result(error="no_room") for _ in rows]
+        else:
+            self._results = [self._run(row) for row in rows]
+        return self._ticket
+
+    def collect(self, ticket: object) -> list[Result]:
+        if ticket is None or ticket is not self._ticket:
+            raise ValueError("only the latest step can be collected, and only once")
+        self._ticket = None
+        return self._results
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        self._check_length(source, length)
+        if source == target or self._sequence(target).cells:
+            raise ValueError(f"sequence {target} is not empty")
+        if self.reusable(source, length) < length:
+            raise ValueError(f"sequence {source} cannot be shared at {length}")
+        shared = self._sequences[source].cells[:length]
+        for cell in shared:
+            cell.users += 1
+        self._sequences[target].cells = shared
+        self._sequences[target].forgotten = self._sequences[source].forgotten
+
+    def truncate(self, sequence: int, length: int) -> None:
+        self._check_length(sequence, length)
+        if self.reusable(sequence, length) < length:
+            raise ValueError(f"sequence {sequence} cannot be cut at {length}")
+        cells = self._sequences[sequence].cells
+        for cell in cells[length:]:
+            cell.users -= 1
+            self.used -= cell.users == 0
+        del cells[length:]
+
+    def free(self, sequence: int) -> None:
+        self.truncate(sequence, 0)
+        self._sequences[sequence].forgotten = 0
+
+    def reusable(self, sequence: int, length: int) -> int:
+        held = self._sequence(sequence)
+        if length < 0:
+            raise ValueError(f"a length of {length} makes no sense")
+        length = min(length, len(held.cells))
+        if length in (0, len(held.cells)):
+            return length
+        if self._behaviour.recurrent:
+            return 0
+        return length if held.forgotten <= max(0, length - self._behaviour.window + 1) else 0
+
+    def close(self) -> None:
+        self._closed = True
+
+    # -- the model
+
+    def _run(self, row: Row) -> Result:
+        held = self._sequences[row.sequence]
+        for token in row.tokens:
+            state = held.cells[-1].state if held.cells else 0
+            held.cells.append(_Cell(token, hash((state, token))))
+        self.used += len(row.tokens)
+        window = self._behaviour.window
+        if window and len(held.cells) - held.forgotten > 2 * window:
+            held.forgotten = len(held.cells) - window
+        if row.sample is None:
+            return Result()
+        if row.sequence in self.broken:
+            self.broken.discard(row.sequence)
+            return Result(error="nan")
+        return Result(token=self._next(held, row.sample, row.position))
+
+    def _next(self, held: _Sequence, spec: SampleSpec, position: int) -> int:
+        if len(held.cells) == self._behaviour.end_at:
+            return END
+        window = self._behaviour.window
+        if window:
+            # What has been forgotten, and is yet needed, reads as nothing: the text goes wrong.
+            first = max(0, len(held.cells) - window)
+            seen = [c.token if i >= held.forgotten else -1 for i, c in enumerate(held.cells[first:], first)]
+            state = hash(tuple(seen))
+        else:
+            state = held.cells[-1].state
+        if spec.temperature == 0:
+            return LETTERS[state % len(LETTERS)]
+        return reference_choice(logits_of(state), spec, position)
+
+    # -- the contract's preconditions
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        total = sum(len(row.tokens) for row in rows)
+        if not 0 < total <= self._info.batch_tokens:
+            raise ValueError(f"a step takes 1 to {self._info.batch_tokens} tokens, not {total}")
+        if len({row.sequence for row in rows}) != len(rows):
+            raise ValueError("a sequence appears twice in one step")
+        for row in rows:
+            length = len(self._sequence(row.sequence).cells)
+            if not row.tokens or row.start != length:
+                raise ValueError(f"sequence {row.sequence} is {length} tokens long, not {row.start}")
+            if row.start + len(row.tokens) > self._info.context:
+                raise ValueError(f"sequence {row.sequence} would exceed the context")
+            if not all(0 <= token < VOCABULARY for token in row.tokens):
+                raise ValueError(f"sequence {row.sequence} has a token that is not in the vocabulary")
+
+    def _check_length(self, sequence: int, length: int) -> None:
+        if not 0 <= length <= len(self._sequence(sequence).cells):
+            raise ValueError(f"length {length} is out of range")
+
+    def _sequence(self, sequence: int) -> _Sequence:
+        if self._closed:
+            raise ValueError("the runner is closed")
+        if not 0 <= sequence < len(self._sequences):
+            raise ValueError(f"there is no sequence {sequence}")
+        return self._sequences[sequence]
+
+
+def logits_of(state: int) -> list[float]:
+    """The fake's logits: letters likely, everything else almost not; the favourite is what temperature 0 takes."""
+    numbers = random.Random(state)
+    logits = [-20.0] * VOCABULARY
+    for letter in sorted(set(LETTERS)):
+        logits[letter] = numbers.gauss(0, 1)
+    logits[LETTERS[state % len(LETTERS)]] = 4.0
+    return logits
+
+
+def reference_choice(logits: Sequence[float], spec: SampleSpec, position: int) -> int:
+    """The sampler chain, written to be read: the whole vocabulary in order, then cut, then drawn from."""
+    order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+    if spec.temperature == 0:
+        return order[0]
+    kept = order[: spec.top_k] if spec.top_k else order
+    peak = logits[order[0]]
+    mass = math.fsum(math.exp(logits[token] - peak) for token in kept)
+    nucleus: list[int] = []
+    before = 0.0
+    for token in kept:
+        if spec.top_p < 1 and nucleus and before >= spec.top_p * mass:
+            break
+        nucleus.append(token)
+        before += math.exp(logits[token] - peak)
+    weights = [math.exp((logits[token] - peak) / spec.temperature) for token in nucleus]
+    target = uniform(spec.seed, spec.choice, position) * math.fsum(weights)
+    reached = 0.0
+    for token, weight in zip(nucleus, weights, strict=True):
+        reached += weight
+        if reached > target:
+            return token
+    return nucleus[-1]
+
+
+class FakeTokenizer:
+    """One token per byte, and a few control tokens."""
+
+    bos = BOS
+    eos = EOS
+    adds_bos = True
+    end_of_generation = frozenset({EOS, END})
+    special_texts = tuple(SPECIAL.values())
+    vocabulary_size = VOCABULARY
+    chat_template: str | None = TEMPLATE
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if special:
+            for token, name in SPECIAL.items():
+                before, found, after = text.partition(name)
+                if found:
+                    return [*self.encode(before, special=True), token, *self.encode(after, special=True)]
+        return list(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode())
+
+    def token_text(self, token: int) -> str:
+        return SPECIAL.get(token) or self.token_bytes(token).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        if not 0 <= token < VOCABULARY:
+            raise ValueError(f"token {token} is not in the vocabulary")
+        return bytes([token]) if token < BYTES else b""
+
+
+class FakePlugin:
+    """Loads any file that starts like a GGUF; remembers its runners."""
+
+    name = "fake"
+
+    def __init__(
+        self, behaviour: FakeBehaviour | None = None, state: Available | Unavailable | None = None
+    ) -> None:
+        self._behaviour = behaviour
+        self._state = state or Available("1", "in memory")
+        self.runners: deque[FakeRunner] = deque(maxlen=16)
+
+    def probe(self) -> Available | Unavailable:
+        return self._state
+
+    def supports(self, model: ModelFile) -> str | None:
+        return None if model.tensors else "the file holds no weights"
+
+    def cost_model(self, model: ModelFile) -> CostModel:
+        return CostModel(
+            weights=sum(tensor.nbytes for tensor in model.tensors), kv_per_token=64, overhead=1 << 20
+        )
+
+    def tokenizer(self, model: ModelFile) -> FakeTokenizer:
+        return FakeTokenizer()
+
+    def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> FakeRunner:
+        if not model.path.exists() or model.path.read_bytes()[:4] != b"GGUF":
+            raise LoadFailed(
+                f"the fake engine cannot load {model.path.name}: not a GGUF file", hint="use another"
+            )
+        progress(0.5)
+        progress(1.0)
+        self.runners.append(FakeRunner(placement, self._behaviour))
+        return self.runners[-1]
