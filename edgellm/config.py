@@ -280,15 +280,11 @@ def _allowed(kind: Any, meta: Meta) -> str:
     if kind in (bool, str):
         return "true or false" if kind is bool else "a text that is not empty"
     noun = "a whole number" if kind is int else "a number"
-    low = (
-        f"above {meta.gt:g}"
-        if meta.gt is not None
-        else f"at least {meta.ge:g}"
-        if meta.ge is not None
-        else ""
-    )
-    high = f"at most {meta.le:g}" if meta.le is not None else ""
-    return ", ".join([noun, *filter(None, [" and ".join(filter(None, [low, high]))])])
+    if meta.ge is not None and meta.le is not None:
+        return f"{noun} from {meta.ge:g} to {meta.le:g}"
+    bounds = (("above", meta.gt), ("at least", meta.ge), ("at most", meta.le))
+    told = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+    return f"{noun} {told}".rstrip()
 
 
 def _quoted(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edgellm import __version__
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import (
     ChoiceDone,
@@ -79,6 +80,7 @@ class FakeClient:
         self.stopped: list[str] = []
         self.started: tuple[Any, ...] = ()
         self.running = True
+        self.version = __version__
 
     def find(self, paths: object) -> FakeClient | None:
         return self if self.running else None
@@ -114,7 +116,7 @@ class FakeClient:
     def info(self) -> Any:
         from edgellm.client import DaemonInfo
 
-        return DaemonInfo("http://127.0.0.1:1", 123, "9.9", "token")
+        return DaemonInfo("http://127.0.0.1:1", 123, self.version, "token")
 
     def close(self) -> None: ...
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import cast
 
 import msgspec
 
@@ -47,7 +46,7 @@ def ask(client: DaemonClient, request: GenerateRequest, output: Output, turn: Tu
     """
     turn = turn if turn is not None else Turn()
     answer = None if output.json else Answer(output)
-    events = cast("Generator[Event, None, None]", client.generate(request))
+    events = client.generate(request)
     try:
         # Closed in any case, Ctrl+C included: that is how the daemon learns that nobody listens any more.
         with closing(events):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import msgspec
 
@@ -43,11 +44,15 @@ def converse(
 
 
 def _read() -> str | None:
-    """The next line; None when the user leaves."""
+    """The next line; None when the user leaves. The shell's prompt then begins on a line of its own."""
     try:
         line = input(PROMPT)
     except EOFError:
+        sys.stdout.write("\n")
         return None
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+        raise
     return None if line.strip() in LEAVE else line
 
 

@@ -163,6 +163,11 @@ def _daemon(report: Report, paths: Paths) -> None:
     if daemon is None:
         report.daemon["state"] = "not running; commands that need it start it"
         return
+    if daemon.version != __version__:
+        what = f"the running daemon is edgellm {daemon.version}, this is {__version__}"
+        report.problems.append(
+            Problem(what, "`edgellm stop --all` ends it; the next command starts the right one")
+        )
     loaded = ", ".join(daemon.loaded) or "no model"
     report.daemon = {
         "state": f"running, version {daemon.version}, pid {daemon.pid}",

@@ -154,8 +154,8 @@ class Bar:
             self._began, self._first = now, done
         if now - self._drawn >= _REDRAW_S:
             self._drawn = now
-            left = [self._left(done, total, now)] if total and done < total else []
-            self._output.status(" · ".join([self._picture(done, total), *self._rate(done, now), *left]))
+            parts = [self._picture(done, total), *self._rate(done, now), *self._left(done, total, now)]
+            self._output.status(" · ".join(parts))
 
     def finish(self, done: int, remark: str) -> None:
         """Leave the full bar and a remark, such as "verified"."""
@@ -176,10 +176,12 @@ class Bar:
         moved = done - self._first
         return [f"{moved / elapsed / MIB:.0f} MiB/s"] if elapsed > 0.2 and moved > 0 else []
 
-    def _left(self, done: int, total: int, now: float) -> str:
+    def _left(self, done: int, total: int | None, now: float) -> list[str]:
         elapsed = now - (self._began if self._began is not None else now)
         moved = done - self._first
-        return f"{seconds((total - done) * elapsed / moved)} left" if elapsed > 1 and moved > 0 else "…"
+        if not total or done >= total or elapsed < 1 or moved <= 0:
+            return []
+        return [f"{seconds((total - done) * elapsed / moved, whole=True)} left"]
 
 
 def styled(style: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The prefix cache: who holds which tokens' KV, what a new prompt can start from, and what gives way when room is short.
+"""The prefix cache: who holds which tokens' KV, what a prompt can start from, what gives way when room is short.
 
 Three kinds of holders stand in one radix tree:
 
@@ -134,7 +134,7 @@ class PrefixCache:
         return self._ledger.free >= cells
 
     def settle(self) -> None:
-        """Nothing runs: empty the pool where it is fragmented, since steps pay for every cell below the highest in use."""
+        """Nothing runs: empty a fragmented pool, since steps pay for every cell below the highest in use."""
         if self._running or self._high_water - self._ledger.used <= self._limits.idle_cells:
             return
         self.let_go_all()

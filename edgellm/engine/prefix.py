@@ -1,8 +1,8 @@
 """A radix tree over token sequences: which sequence holds the longest prefix of a prompt.
 
 Holders are sequences in KV memory or parked copies, named by any integer. Every edge carries a run of tokens; a holder
-ends at a node. The tree knows tokens and holders only: whether a prefix may be used is the runner's to say, when to drop
-one the scheduler's. After RadixAttention in "SGLang: Efficient Execution of Structured Language Model Programs"
+ends at a node. The tree knows tokens and holders only: whether a prefix may be used is the runner's to say, when to
+drop one the cache's. After RadixAttention in "SGLang: Efficient Execution of Structured Language Model Programs"
 (arXiv 2312.07104), section 3.
 """
 

@@ -223,7 +223,7 @@ class Scheduler:
                 return
 
     def _chunk(self, job: Job) -> int:
-        """Tokens to compute next, cut where another job waits to fork: windowed layers forget what lies further back."""
+        """Tokens to compute next, cut where another job waits to fork: windows forget what lies further back."""
         end = len(job.tokens)
         for other in self.waiting:
             shared = self._shared(job, other)

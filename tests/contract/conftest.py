@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import ENGINES, PLACEMENT, TINY, Engine, open_engine
+from contract.engines import ENGINES, PLACEMENT, TINY, Engine, open_engine
 
 from edgellm.contracts.engine import TokenRunner
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from driving import GREEDY, STORY, WARM, answer, append, prompt, step, token
-from engines import TINY, Engine
+from contract.driving import GREEDY, STORY, WARM, answer, append, prompt, step, token
+from contract.engines import TINY, Engine
 
 from edgellm.contracts.engine import Row, TokenRunner
 

@@ -29,6 +29,7 @@ def paths(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         patch.setenv("EDGELLM_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("EDGELLM_PORT", "0")
         patch.setenv("EDGELLM_CONTEXT", "1024")
+        patch.setenv("EDGELLM_THREADS", "1")  # two would wait for each other on a busy machine
         patch.setenv("EDGELLM_MEMORY_RESERVE", "0")
         paths = default_paths()
         manifest = pull(str(smollm2), name=MODEL, paths=paths, report=lambda _: None).manifest

@@ -23,7 +23,7 @@ from edgellm.contracts.request import GenerateRequest, Text
 from edgellm.errors import DaemonError, NotFound, Unavailable
 from edgellm.paths import Paths, default_paths
 
-FAKE = Path(__file__).with_name("fake_daemon.py")
+FAKE = Path(__file__).parent.parent / "fake_daemon.py"
 REQUEST = GenerateRequest(id="", model="fake", prompt=Text("hi"))
 
 

@@ -109,10 +109,10 @@ def test_unknown_flag(paths: Paths) -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "allowed"),
     [
-        ("EDGELLM_PORT", "99999", "at least 0 and at most 65535"),
+        ("EDGELLM_PORT", "99999", "a whole number from 0 to 65535"),
         ("EDGELLM_PORT", "eleven", "a whole number"),
         ("EDGELLM_PORT", "1.5", "a whole number"),
-        ("EDGELLM_MAX_SEQUENCES", "0", "at least 1 and at most 256"),
+        ("EDGELLM_MAX_SEQUENCES", "0", "from 1 to 256"),
         ("EDGELLM_TOP_P", "0", "above 0 and at most 1"),
         ("EDGELLM_MEMORY_RESERVE", "nan", "a number"),
         ("EDGELLM_KEEP_ALIVE_S", "inf", "a number"),

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": LIBRARY,
     "client": LIBRARY,
     "service": MODELS,
-    "server": MODELS | {"service"},
+    "server": MODELS | {"client", "service"},
     "cli": MODELS | {"client", "service", "server"},
 }
 BACKENDS_MAY_IMPORT = {"contracts", "formats", "errors"}

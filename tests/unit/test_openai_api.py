@@ -200,7 +200,7 @@ def test_a_request_that_fails_in_the_middle(
     service: FakeService, server: Server, client: openai.OpenAI
 ) -> None:
     service.script = (START, TextDelta("Hel"), Failed(WorkerDied("the process died").info))
-    seen = []
+    seen: list[object] = []
     with pytest.raises(openai.APIError, match="the process died") as caught:
         seen.extend(client.chat.completions.create(model="fake", messages=USER, stream=True))
     assert caught.value.code == "worker_died"

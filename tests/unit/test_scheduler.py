@@ -299,7 +299,7 @@ def test_whatever_is_shared_parked_or_suspended_the_text_is_that_of_a_job_alone(
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Random arrivals, cancels, refusals and breaks in a small pool. Everyone ends once, nothing leaks, text is right."""
+    """Random arrivals, cancels, refusals, breaks in a small pool. Everyone ends once, nothing leaks, text is right."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from edgellm.errors import ConfigError, DaemonError
 from edgellm.paths import Paths, default_paths
 from edgellm.server.binding import bind, url_of
 
-FAKE = Path(__file__).with_name("fake_daemon.py")
+FAKE = Path(__file__).parent.parent / "fake_daemon.py"
 CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 Start = Callable[..., subprocess.Popen[str]]
 

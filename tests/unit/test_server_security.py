@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from fake_service import HELLO, TOKEN, FakeService, Server, quick, serving
+from fake_service import HELLO, TOKEN, FakeService, Server, Step, quick, serving
 from starlette.datastructures import Headers
 
 from edgellm.config import Settings
@@ -374,7 +374,7 @@ def _drip(connection: socket.socket, data: bytes) -> None:
 
 
 def test_a_reader_that_stops_reading_loses_its_stream_and_nobody_else_waits() -> None:
-    endless = (Started(7, 3, 42), *[TextDelta("x" * 20_000)] * 2_000)  # more than kernels buffer
+    endless: list[Step] = [Started(7, 3, 42), *[TextDelta("x" * 20_000)] * 2_000]  # more than kernels buffer
     service = FakeService(endless)
     with serving(service, limits=quick(write_s=0.5)) as server:
         body = json.dumps(CHAT | {"stream": True}).encode()

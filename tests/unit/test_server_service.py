@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fake_service import LOADED
+from msgspec.structs import replace
 
 from edgellm.config import Settings
 from edgellm.contracts.backend import LoadedModel
@@ -60,7 +61,7 @@ def made(paths: Paths, settings: Settings | None = None) -> tuple[Service, Pool]
 
 
 def events_of(service: Service, **fields: Any) -> list[Event]:
-    request = GenerateRequest(**({"id": "r", "model": "small", "prompt": Text("hi")} | fields))
+    request = replace(GenerateRequest(id="r", model="small", prompt=Text("hi")), **fields)
 
     async def collect() -> list[Event]:
         return [event async for event in service.generate(request)]
@@ -143,7 +144,7 @@ def test_a_plan_says_which_engine_and_how_much_room(paths: Paths) -> None:
 def test_stopping(paths: Paths) -> None:
     service, pool = made(paths)
     assert asyncio.run(service.stop("small")) is False
-    pool.models = [LoadedModel(**(to_dict(LOADED) | {"name": "small:latest"}))]
+    pool.models = [replace(LOADED, name="small:latest")]
     assert asyncio.run(service.stop("small")) is True
     with pytest.raises(NotFound):
         asyncio.run(service.stop("other"))
@@ -158,12 +159,6 @@ def test_health_is_as_bad_as_its_worst_model(paths: Paths) -> None:
         (["loading", "restarting"], "degraded"),
         (["failed", "ready"], "degraded"),
     ):
-        pool.models = [
-            LoadedModel(**(to_dict(LOADED) | {"name": str(i), "state": s})) for i, s in enumerate(states)
-        ]
+        pool.models = [replace(LOADED, name=str(i), state=s) for i, s in enumerate(states)]
         assert service.health().status == status
     assert service.health().models["0"].state == "failed"
-
-
-def to_dict(model: LoadedModel) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in model.__struct_fields__}

@@ -149,6 +149,17 @@ def test_doctor_with_models_and_daemon(
     assert "edgellm run m:latest" in report["next"]
 
 
+def test_doctor_knows_a_daemon_of_another_version(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines(monkeypatch, llamacpp=Available("1.2"))
+    daemon.version = "9.9"
+    assert main(["doctor"]) == 7
+    out = capsys.readouterr().out
+    assert "edgellm 9.9" in out
+    assert "edgellm stop --all" in out
+
+
 def test_doctor_finds_what_is_broken(
     daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ def test_bar_says_mib_rate_and_time_left(capsys: Streams, monkeypatch: pytest.Mo
     bar.update(47 * mib, 94 * mib)
     bar.finish(94 * mib, "verified")
     shown = capsys.readouterr().err
-    assert "━" * 16 + " " * 16 + " 47/94 MiB · 24 MiB/s · 2.00 s left" in shown
+    assert "━" * 16 + " " * 16 + " 47/94 MiB · 24 MiB/s · 2 s left" in shown
     assert shown.endswith("━" * 32 + " 94/94 MiB · 24 MiB/s · verified\n")
 
 

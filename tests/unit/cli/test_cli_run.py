@@ -216,4 +216,6 @@ def test_conversation_survives_a_stopped_and_a_failed_answer(
     assert daemon.requests[2].prompt == Messages(
         (Message("user", "one"), Message("assistant", "Half"), Message("user", "three"))
     )
-    assert "error: too long" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "error: too long" in err
+    assert out == "Half\nBecause sunlight scatters.\n\n"  # the last for the shell's prompt

@@ -1,0 +1,289 @@
+"""What is particular to llama.cpp: its ways to abort, to forget and to fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from contract.driving import GREEDY, append, step, token
+from contract.engines import PLACEMENT, TINY
+from edgellm_llamacpp.native import library, open_context, open_model
+from edgellm_llamacpp.plugin import LlamaCppPlugin
+from edgellm_llamacpp.runner import LlamaCppRunner
+from gguf import GGUFWriter
+
+from edgellm.contracts.engine import Available, Placement, Row, Unavailable
+from edgellm.errors import GenerationFailed, LoadFailed
+from edgellm.formats.gguf import read_model
+
+
+def load(path: Path, placement: Placement = TINY) -> LlamaCppRunner:
+    runner = LlamaCppPlugin().load(read_model(path), placement, lambda _done: None)
+    assert isinstance(runner, LlamaCppRunner)
+    return runner
+
+
+@pytest.fixture
+def small(smollm2: Path) -> Iterator[LlamaCppRunner]:
+    runner = load(smollm2)
+    yield runner
+    runner.close()
+
+
+# -- memory that forgets -----------------------------------------------------------------------------
+
+
+def test_windowed_layers_forget_and_reusable_says_so(gemma3: Path) -> None:
+    """Gemma 3 keeps 512 tokens in most layers; with one sequence, llama.cpp keeps room for little more than that."""
+    runner = load(gemma3, msgspec.structs.replace(PLACEMENT, context=2048, capacity=1024, max_sequences=1))
+    ids = [2, *(1000 + 7 * i for i in range(829))]
+    append(runner, 0, 0, ids[:600], chunk=200)
+    assert runner.reusable(0, 10) == 10  # nothing has been overwritten yet
+    append(runner, 0, 600, ids[600:], chunk=115)
+    expected = token(step(runner, Row(0, 830, [5], GREEDY))[0])
+    assert runner.reusable(0, 100) == 0
+    assert runner.reusable(0, 831) == 831
+    with pytest.raises(ValueError, match="no longer holds"):
+        runner.truncate(0, 100)
+    assert runner.reusable(0, 825) == 825
+    runner.truncate(0, 825)
+    assert token(step(runner, Row(0, 825, [*ids[825:], 5], GREEDY))[0]) == expected
+    # A search for room that fails may overwrite: after it only the end is trusted, until the sequence has grown.
+    assert step(runner, Row(0, 831, ids[:256]))[0].error == "no_room"
+    assert runner.reusable(0, 825) == 0
+    assert runner.reusable(0, 831) == 831
+    append(runner, 0, 831, ids[:10])
+    assert runner.reusable(0, 835) == 835
+    runner.free(0)
+    assert runner.reusable(0, 10) == 0
+    runner.close()
+
+
+# -- logits and failures -----------------------------------------------------------------------------
+
+
+def test_numbers_that_are_not_finite_are_an_error_of_their_row(small: LlamaCppRunner) -> None:
+    rows = [Row(0, 0, [1, 2], GREEDY), Row(1, 0, [1, 2], GREEDY)]
+    ticket = small.submit(rows)
+    small._logits(ticket.last[0])[17] = np.nan
+    spoiled, sound = small.collect(ticket)
+    assert (spoiled.token, spoiled.error) == (None, "nan")
+    assert sound.error is None
+
+
+def test_logits_are_read_in_place(small: LlamaCppRunner) -> None:
+    ticket = small.submit([Row(0, 0, [1, 2], GREEDY)])
+    view = small._logits(ticket.last[0])
+    view[:] = 0
+    view[4321] = 1
+    assert small.collect(ticket)[0].token == 4321
+
+
+def test_a_failing_step_raises_and_asks_what_is_left(
+    small: LlamaCppRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(small, 0, 0, [1, 2, 3])
+    real = small._api.llama_decode
+
+    class Failing:
+        """The binding, but for a decode that computes and then says that it failed."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(library().api, name)
+
+        def llama_decode(self, context: int, batch: Any) -> int:
+            real(context, batch)
+            return -3
+
+    monkeypatch.setattr(small, "_api", Failing())
+    with pytest.raises(GenerationFailed, match="-3"):
+        small.submit([Row(0, 3, [4, 5])])
+    monkeypatch.undo()
+    append(small, 0, 5, [6])
+    small.free(0)
+    append(small, 0, 0, [1])
+
+
+# -- loading -----------------------------------------------------------------------------------------
+
+
+def test_load_failures_carry_llama_cpps_own_words(tmp_path: Path, smollm2: Path) -> None:
+    path = tmp_path / "other.gguf"
+    writer = GGUFWriter(path, "no-such-architecture")
+    writer.add_tensor("token_embd.weight", np.zeros((8, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(LoadFailed, match="unknown model architecture: 'no-such-architecture'"):
+        load(path)
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(smollm2.read_bytes()[:50_000_000])
+    model = msgspec.structs.replace(read_model(smollm2), path=cut)
+    with pytest.raises(LoadFailed, match=r"cut\.gguf.*(bounds|corrupted|incomplete)"):
+        LlamaCppPlugin().load(model, TINY, lambda _done: None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_sequences": 0}, {"max_sequences": 257}, {"batch_tokens": 3}, {"threads": 0}, {"capacity": 0}],
+)
+def test_placements_that_would_abort_are_refused(smollm2: Path, change: dict[str, int]) -> None:
+    with pytest.raises(LoadFailed):
+        load(smollm2, msgspec.structs.replace(TINY, **change))
+
+
+def test_a_context_that_cannot_be_made_is_a_load_failure(smollm2: Path) -> None:
+    placement = msgspec.structs.replace(TINY, max_sequences=300, batch_tokens=300)
+    lib = library()
+    model = open_model(lib, smollm2, placement, lambda _done: None)
+    with pytest.raises(LoadFailed, match="n_seq_max must be <= 256"):
+        open_context(lib, model, placement)
+
+
+@pytest.mark.parametrize(("mmap", "mlock"), [(True, False), (False, False), (True, True), (False, True)])
+def test_load_modes(smollm2: Path, mmap: bool, mlock: bool) -> None:
+    runner = load(smollm2, msgspec.structs.replace(TINY, use_mmap=mmap, use_mlock=mlock))
+    assert token(step(runner, Row(0, 0, [1, 2, 3], GREEDY))[0]) >= 0
+    runner.close()
+
+
+def test_a_tokenizer_outlives_its_runner_and_shares_its_vocabulary(smollm2: Path) -> None:
+    plugin = LlamaCppPlugin()
+    model = read_model(smollm2)
+    runner = plugin.load(model, TINY, lambda _done: None)
+    tokenizer = plugin.tokenizer(model)
+    ids = tokenizer.encode("shared", special=False)
+    runner.close()
+    del runner
+    assert tokenizer.encode("shared", special=False) == ids
+    assert LlamaCppPlugin().tokenizer(model).encode("shared", special=False) == ids
+
+
+def test_all_kv_memory_is_predicted(smollm2: Path, gemma3: Path) -> None:
+    """As llama.cpp reports it: 180 MiB for 8,192 tokens of SmolLM2, 144 MiB of Gemma 3 270M."""
+    for path, mib in ((smollm2, 180), (gemma3, 144)):
+        assert LlamaCppPlugin().cost_model(read_model(path)).kv_per_token * 8192 == mib << 20
+
+
+# -- what cannot run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("architecture", "metadata", "reason"),
+    [
+        ("llama", {"general.type": "adapter"}, "adapter"),
+        ("llama", {"general.type": "mmproj"}, "vision or audio"),
+        ("clip", {}, "vision or audio"),
+        ("nomic-bert", {}, "embeddings"),
+        ("qwen3", {"qwen3.attention.causal": False}, "embeddings"),
+        ("llama", {"tokenizer.ggml.model": "none"}, "no tokenizer"),
+    ],
+)
+def test_certain_refusals(smollm2: Path, architecture: str, metadata: dict[str, Any], reason: str) -> None:
+    model = read_model(smollm2)
+    changed = msgspec.structs.replace(model, architecture=architecture, metadata=model.metadata | metadata)
+    assert reason in (LlamaCppPlugin().supports(changed) or "")
+
+
+# -- the process survives ----------------------------------------------------------------------------
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.parametrize("ending", ["runner.close()", "pass", "del runner, tokenizer"])
+def test_exit_is_clean_closed_or_not(smollm2: Path, ending: str) -> None:
+    done = run(f"""
+from pathlib import Path
+from edgellm.contracts.engine import Placement, Row
+from edgellm.formats.gguf import read_model
+from edgellm_llamacpp.plugin import plugin
+model = read_model(Path({str(smollm2)!r}))
+placement = Placement(context=64, capacity=64, max_sequences=1, batch_tokens=8, threads=1, threads_batch=1)
+runner = plugin.load(model, placement, lambda done: None)
+tokenizer = plugin.tokenizer(model)
+runner.collect(runner.submit([Row(0, 0, [1, 2])]))
+{ending}
+print("end")
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_runs_that_overflow_std_regex_do_not(tmp_path: Path) -> None:
+    """A vocabulary split by std::regex, on a thread with the stack that some systems give."""
+    path = tmp_path / "vocabulary.gguf"
+    writer = GGUFWriter(path, "llama")
+    letters = [chr(c) for c in range(ord("!"), ord("~") + 1)] + ["Ġ"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("deepseek-llm")
+    writer.add_token_list(letters)
+    writer.add_token_types([1] * len(letters))
+    writer.add_token_merges(["a a"])
+    for key, value in (("context_length", 8), ("embedding_length", 4), ("block_count", 1)):
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_uint32("llama.feed_forward_length", 4)
+    writer.add_uint32("llama.attention.head_count", 1)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    done = run(f"""
+import threading
+from pathlib import Path
+from edgellm.contracts.engine import ModelFile
+from edgellm_llamacpp.plugin import plugin
+model = ModelFile(path=Path({str(path)!r}), size=1, architecture="llama", metadata={{}}, tensors=())
+tokenizer = plugin.tokenizer(model)
+def go():
+    for text in ("a" * 50_000, "!" * 50_000, "aB" * 25_000, "a!" * 25_000):
+        print(len(tokenizer.encode(text, special=True)) > 0)
+threading.stack_size(512 * 1024)
+thread = threading.Thread(target=go)
+thread.start()
+thread.join()
+""")
+    assert (done.returncode, done.stdout) == (0, "True\n" * 4), done.stderr
+
+
+# -- probing -----------------------------------------------------------------------------------------
+
+
+def test_probe_reports_version_and_cpu() -> None:
+    state = LlamaCppPlugin().probe()
+    assert isinstance(state, Available)
+    assert "CPU" in state.detail
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("No module named 'llama_cpp'"), OSError("bad ELF"), RuntimeError("no")]
+)
+def test_probe_says_what_mends_it(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    class Broken:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "llama_cpp":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    state = LlamaCppPlugin().probe()
+    assert isinstance(state, Unavailable)
+    assert str(error) in state.reason
+    assert "pip install llama-cpp-python" in state.hint
+    assert "C++ compiler" in state.hint
+
+
+def test_importing_the_plugin_imports_nothing_heavy() -> None:
+    done = run(
+        "import sys, edgellm_llamacpp.plugin; print([m for m in ('llama_cpp', 'numpy') if m in sys.modules])"
+    )
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,100 @@
+"""What every Tokenizer promises."""
+
+from __future__ import annotations
+
+import pytest
+from contract.engines import Engine
+
+CORPUS = {
+    "english": "The quick brown fox doesn't jump; it's 3.14 metres\tand\n\n  indented.",
+    "german": "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "greek": "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.",
+    "russian": "Съешь же ещё этих мягких французских булок.",
+    "hebrew": "דג סקרן שט בים מאוכזב",
+    "arabic": "نص حكيم له سر قاطع وذو شأن عظيم",
+    "hindi": "ऋषियों को सताने वाले दुष्ट राक्षसों के राजा",
+    "thai": "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า",
+    "chinese": "我能吞下玻璃而不伤身体。漢字も、カタカナも。",
+    "korean": "다람쥐 헌 쳇바퀴에 타고파",
+    "emoji": "👍🏽 👨‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 1️⃣ ☕",
+    "combining": "e\u0301 n\u0303 Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢L",
+    "code": "def f(x):\n    return {'a': [x, *x], 'b': f'{x!r:>{8}}'}\r\n",
+    "spaces": " leading,  double,   triple, trailing ",
+    "control characters": "bell\x07 null\x00 escape\x1b[31m delete\x7f",
+    "rare planes": "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𒀀 \U0010fffd \ufdd0",
+}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_bytes_of_the_tokens_are_the_text(engine: Engine, name: str) -> None:
+    text = CORPUS[name]
+    ids = engine.tokenizer.encode(text, special=False)
+    assert b"".join(map(engine.tokenizer.token_bytes, ids)) == text.encode()
+    assert all(0 <= token < engine.tokenizer.vocabulary_size for token in ids)
+
+
+def test_nothing_becomes_nothing(engine: Engine) -> None:
+    assert engine.tokenizer.encode("", special=True) == []
+    assert engine.tokenizer.encode("", special=False) == []
+
+
+def test_bos_is_left_to_the_caller(engine: Engine) -> None:
+    assert engine.tokenizer.bos not in engine.tokenizer.encode("Hello", special=True)
+
+
+def test_control_texts_become_control_tokens_only_when_asked(engine: Engine) -> None:
+    tokenizer = engine.tokenizer
+    assert tokenizer.bos is not None
+    name = tokenizer.token_text(tokenizer.bos)
+    assert name in tokenizer.special_texts
+    assert tokenizer.encode(f"{name}Hello", special=True)[0] == tokenizer.bos
+    plain = tokenizer.encode(f"{name}Hello", special=False)
+    assert tokenizer.bos not in plain
+    assert b"".join(map(tokenizer.token_bytes, plain)) == f"{name}Hello".encode()
+
+
+def test_control_tokens_have_a_text_and_no_bytes(engine: Engine) -> None:
+    tokenizer = engine.tokenizer
+    assert tokenizer.eos is not None
+    assert tokenizer.eos in tokenizer.end_of_generation
+    for token in tokenizer.end_of_generation:
+        assert tokenizer.token_bytes(token) == b""
+        assert tokenizer.token_text(token)
+        assert tokenizer.token_text(token) in tokenizer.special_texts
+
+
+def test_every_token_has_bytes_and_text(engine: Engine) -> None:
+    tokenizer = engine.tokenizer
+    step = max(1, tokenizer.vocabulary_size // 500)
+    for token in range(0, tokenizer.vocabulary_size, step):
+        assert isinstance(tokenizer.token_bytes(token), bytes)
+        assert isinstance(tokenizer.token_text(token), str)
+
+
+def test_tokens_outside_the_vocabulary_are_refused(engine: Engine) -> None:
+    for token in (-1, engine.tokenizer.vocabulary_size, 1 << 40):
+        with pytest.raises(ValueError):
+            engine.tokenizer.token_bytes(token)
+
+
+def test_surrogates_are_joined_or_replaced(engine: Engine) -> None:
+    tokenizer = engine.tokenizer
+    whole = tokenizer.encode("a👍b", special=False)
+    assert tokenizer.encode("a\ud83d\udc4db", special=False) == whole
+    assert tokenizer.encode("a\ud83db", special=False) == tokenizer.encode("a\ufffdb", special=False)
+
+
+def test_long_runs_come_back_whole(engine: Engine) -> None:
+    for run in ("a" * 3000, " " * 3000, "!?" * 1500, "漢字，" * 1000, "ab\u0301" * 1500):
+        text = f"before {run} after"
+        ids = engine.tokenizer.encode(text, special=True)
+        assert b"".join(map(engine.tokenizer.token_bytes, ids)) == text.encode()
+
+
+def test_control_texts_inside_long_runs_are_found(engine: Engine) -> None:
+    tokenizer = engine.tokenizer
+    assert tokenizer.bos is not None
+    name = tokenizer.token_text(tokenizer.bos)
+    for offset in range(690, 712):
+        ids = tokenizer.encode("x" * offset + name + "y" * 900, special=True)
+        assert ids.count(tokenizer.bos) == 1
