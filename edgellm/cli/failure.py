@@ -9,6 +9,7 @@ import sys
 import typer
 
 from edgellm.cli.output import Output
+from edgellm.cli.terminal import PipeClosed
 from edgellm.errors import EdgeError, Interrupted, InvalidRequest
 
 PIPE_CLOSED = 141  # what a shell reports for a program that a closed pipe ended: 128 + SIGPIPE
@@ -63,8 +64,8 @@ def _translated(error: BaseException) -> EdgeError:
 
 
 def _pipe_closed(error: BaseException) -> bool:
-    """The reader of stdout has gone (`| head`). Windows says EINVAL, and names no file."""
-    if isinstance(error, BrokenPipeError):
+    """The reader of stdout has gone. Windows says EINVAL, and names no file."""
+    if isinstance(error, PipeClosed | BrokenPipeError):
         return True
     return (
         os.name == "nt" and isinstance(error, OSError) and error.errno == errno.EINVAL and not error.filename

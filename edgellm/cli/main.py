@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from edgellm.cli import options
+from edgellm.cli.terminal import PipeClosed, prepare_streams
+
+
+class Commands(TyperGroup):
+    """The group of all commands; it keeps typer from taking a closed pipe for a failure of its own."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise PipeClosed from error
+
 
 app = typer.Typer(
     name="edgellm",
+    cls=Commands,
     help="Language models on your own computer.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -229,8 +243,6 @@ def version() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; no exception leaves but SystemExit from a shell completion."""
-    from edgellm.cli.terminal import prepare_streams
-
     prepare_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options_end = given.index("--") if "--" in given else len(given)

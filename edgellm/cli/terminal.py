@@ -24,6 +24,10 @@ _UNSAFE: dict[int, int | None] = {
 _MAX_LABEL = 300
 
 
+class PipeClosed(Exception):
+    """The reader of stdout has gone (`| head`)."""
+
+
 def inert(text: str) -> str:
     """`text` with every control sequence made visible and harmless; newlines and tabs stay."""
     return text.translate(_UNSAFE)

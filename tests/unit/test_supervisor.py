@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ def test_the_first_requests_load_once_and_hear_of_it(tmp_path: Path) -> None:
             assert len(starts(tmp_path / "starts")) == 1
             for events in answers:
                 kinds = [type(event) for event in events if not isinstance(event, Progress)]
-                assert kinds == [Started, TextDelta, TextDelta, ChoiceDone, Finished]
+                # Text that a reader has not fetched yet is joined, so a busy machine sees one piece.
+                assert [kind for kind, _ in groupby(kinds)] == [Started, TextDelta, ChoiceDone, Finished]
                 done = [event.done for event in events if isinstance(event, Progress)]
                 assert done == sorted(done)
                 assert done[-1] >= 0.5
@@ -598,16 +600,13 @@ def test_300_requests_with_cancels_and_kills_leave_nothing() -> None:
         raise AssertionError("ended without an end")
 
     async def test() -> None:
-        draw = random.Random(7)
         patient = Supervision(deaths=100, backoff_s=0.01, backoff_limit_s=0.05)
         async with model(patient) as it:
             pending = [asyncio.create_task(one(it, random.Random(n))) for n in range(300)]
-            kills = 0
-            while any(not task.done() for task in pending):
-                await asyncio.sleep(0.1 + draw.random() * 0.15)
-                if it.pid is not None and kills < 8:
+            for ended in (20, 60, 100, 140, 180, 220, 260):  # the worker is killed when so many have ended
+                await until(lambda ended=ended: sum(task.done() for task in pending) >= ended, 30.0)  # type: ignore[misc]
+                if it.pid is not None:
                     os.kill(it.pid, signal.SIGKILL)
-                    kills += 1
             outcomes = await asyncio.gather(*pending)
             assert set(outcomes) == {"finished", "cancelled", "worker_died"}
             assert it.busy == 0

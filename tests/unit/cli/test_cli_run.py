@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 
 import pytest
@@ -144,7 +145,9 @@ def test_ctrl_c_stops_the_answer(daemon: FakeClient, capsys: Streams) -> None:
 def test_a_closed_pipe_cancels_the_answer(daemon: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     put("m")
     monkeypatch.setattr("edgellm.cli.failure._abandon_stdout", lambda: None)
-    monkeypatch.setattr(edgellm.cli.output.Answer, "write", explode(BrokenPipeError()))
+    monkeypatch.setattr(
+        edgellm.cli.output.Answer, "write", explode(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    )
     assert main(["run", "m", "hi"]) == 141
     assert daemon.cancelled == 1
 
