@@ -1,6 +1,8 @@
 """What the hardware and llama.cpp allow: llama_decode in a loop, with no server, scheduler or text around it.
 
-usage: bare.py MODEL.gguf THREADS [single|batch8|shared ...]     prints one JSON object, the best over flash attention on/off
+usage: bare.py MODEL.gguf THREADS [single|batch8|shared ...]
+
+Prints one JSON object: for each, the better of flash attention on and off.
 """
 
 from __future__ import annotations

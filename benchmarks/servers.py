@@ -53,9 +53,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], seconds: float 
 
 
 @contextlib.contextmanager
-def _running(
-    name: str, command: list[str], environment: dict[str, str], port: int, model: str
-) -> Iterator[Server]:
+def _running(name: str, command: list[str], environment: dict[str, str], port: int, model: str) -> Iterator[Server]:
     with tempfile.NamedTemporaryFile(prefix=f"{name}-", suffix=".log") as log:
         process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log)
         url = f"http://127.0.0.1:{port}"
@@ -91,9 +89,7 @@ def edgellm(model: Path, threads: int, settings: dict[str, str]) -> Iterator[Ser
             capture_output=True,
         )
         port = free_port()
-        with _running(
-            "edgellm", [*program, "serve", "--port", str(port)], environment, port, "bench"
-        ) as server:
+        with _running("edgellm", [*program, "serve", "--port", str(port)], environment, port, "bench") as server:
             yield server
 
 

@@ -144,9 +144,7 @@ async def single(target: Target, seed: int) -> Figures:
 async def batch8(target: Target, seed: int) -> Figures:
     began = time.perf_counter()
     prompts = [f"Write a long story about {words(120, seed * 100 + i)}." for i in range(8)]
-    replies = await asyncio.gather(
-        *(ask(target, conversation("You write long stories.", p), 64) for p in prompts)
-    )
+    replies = await asyncio.gather(*(ask(target, conversation("You write long stories.", p), 64) for p in prompts))
     wall = time.perf_counter() - began
     return {
         "output_tok_s": sum(r.completion_tokens for r in replies) / wall,
@@ -203,9 +201,7 @@ WORKLOADS: dict[str, Callable[[Target, int], Awaitable[Figures]]] = {
 }
 
 
-async def measure(
-    url: str, model: str, names: list[str], rounds: int, extra: dict[str, Any]
-) -> dict[str, Figures]:
+async def measure(url: str, model: str, names: list[str], rounds: int, extra: dict[str, Any]) -> dict[str, Figures]:
     """Medians over `rounds` of each workload, after one short warm-up answer."""
     out: dict[str, Figures] = {}
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=0)

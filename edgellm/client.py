@@ -122,9 +122,7 @@ class DaemonClient:
         try:
             pid = platform.spawn_detached(_daemon_argv(paths, settings, preload), log)
         except OSError as error:
-            raise DaemonError(
-                f"the daemon cannot be started: {error}", hint="`edgellm doctor` says more"
-            ) from error
+            raise DaemonError(f"the daemon cannot be started: {error}", hint="`edgellm doctor` says more") from error
         import httpx2  # noqa: F401 - imported while the daemon starts
 
         deadline = time.monotonic() + START_S
@@ -143,9 +141,7 @@ class DaemonClient:
     def generate(self, request: GenerateRequest) -> Generator[Event, None, None]:
         """Stream an answer. Whatever goes wrong comes as `Failed`. Closing the iterator cancels the request."""
         try:
-            with self._http.stream(
-                "POST", "/edgellm/v1/generate", content=msgspec.json.encode(request)
-            ) as response:
+            with self._http.stream("POST", "/edgellm/v1/generate", content=msgspec.json.encode(request)) as response:
                 if response.status_code != 200:
                     response.read()
                     yield Failed(_error(response))

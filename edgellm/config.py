@@ -31,12 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What can be set. Sizes are in tokens, times in seconds; 0 often means "decide for me"."""
 
     host: Annotated[str, Meta(min_length=1, description="Address the server listens on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="TCP port of the server; 0 takes any free one")] = (
-        11435
-    )
-    api_keys: Annotated[
-        tuple[str, ...], Meta(description="Keys that clients must send; none: no key needed")
-    ] = ()
+    port: Annotated[int, Meta(ge=0, le=65535, description="TCP port of the server; 0 takes any free one")] = 11435
+    api_keys: Annotated[tuple[str, ...], Meta(description="Keys that clients must send; none: no key needed")] = ()
     allowed_hosts: Annotated[
         tuple[str, ...], Meta(description="Host names clients may use besides localhost and addresses")
     ] = ()
@@ -45,20 +41,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     context: Annotated[
         int,
-        Meta(
-            ge=0, description="Longest conversation in tokens; 0: as trained, at most 8192, as memory allows"
-        ),
+        Meta(ge=0, description="Longest conversation in tokens; 0: as trained, at most 8192, as memory allows"),
     ] = 0
     capacity: Annotated[
         int, Meta(ge=0, description="KV room in tokens over all conversations; 0: up to twice the context")
     ] = 0
     max_sequences: Annotated[int, Meta(ge=1, le=256, description="Conversations computed at once")] = 16
+    step_s: Annotated[
+        float, Meta(gt=0.0, le=60.0, description="Longest step of prompt processing, in predicted seconds")
+    ] = 0.5
+    decode_step_s: Annotated[float, Meta(gt=0.0, le=60.0, description="The same while anyone is reading an answer")] = (
+        0.2
+    )
+    cache_tokens: Annotated[
+        int, Meta(ge=0, description="Tokens of finished conversations kept in the KV room for the next turn")
+    ] = 1024
+    cache_ram_mib: Annotated[
+        int, Meta(ge=0, description="RAM for conversations that left the KV room, in MiB per model")
+    ] = 512
     batch_tokens: Annotated[int, Meta(ge=1, le=65536, description="Most tokens of one step")] = 512
     threads: Annotated[int, Meta(ge=0, le=1024, description="CPU threads; 0: the usable physical cores")] = 0
     mmap: Annotated[bool, Meta(description="Map model files into memory instead of reading them")] = True
-    mlock: Annotated[bool, Meta(description="Pin the model in memory, so that it is never swapped out")] = (
-        False
-    )
+    mlock: Annotated[bool, Meta(description="Pin the model in memory, so that it is never swapped out")] = False
     gpu_layers: Annotated[int, Meta(ge=0, le=10_000, description="Layers kept on the GPU")] = 0
     keep_alive_s: Annotated[
         float, Meta(description="Seconds an idle model stays loaded; below 0: for as long as the daemon runs")
@@ -74,9 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0.0, le=3600.0, description="Seconds that running answers get when the daemon stops")
     ] = 10.0
     queue_requests: Annotated[int, Meta(ge=1, description="Requests that may wait; more are refused")] = 256
-    queue_tokens: Annotated[int, Meta(ge=1, description="Prompt tokens that may wait; more are refused")] = (
-        1_000_000
-    )
+    queue_tokens: Annotated[int, Meta(ge=1, description="Prompt tokens that may wait; more are refused")] = 1_000_000
     request_timeout_s: Annotated[
         float, Meta(ge=0.0, description="Longest a whole answer may take, in seconds; 0: no limit")
     ] = 0.0
@@ -87,9 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_content: Annotated[bool, Meta(description="Log prompts and answers too")] = False
     temperature: Annotated[
         float,
-        Meta(
-            ge=0.0, le=100.0, description="Randomness where nothing else says; 0 always takes the likeliest"
-        ),
+        Meta(ge=0.0, le=100.0, description="Randomness where nothing else says; 0 always takes the likeliest"),
     ] = 0.7
     top_p: Annotated[
         float,
@@ -137,9 +137,7 @@ def fields() -> dict[str, Field]:
     return {name: _field(name, hints[name], getattr(defaults, name)) for name in Settings.__struct_fields__}
 
 
-def load_settings(
-    paths: Paths, flags: Mapping[str, object], environment: Mapping[str, str] | None = None
-) -> Resolved:
+def load_settings(paths: Paths, flags: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Resolved:
     """Resolve every setting; raises ConfigError naming key, value and where it stands.
 
     `flags` maps setting names to values, None meaning not given. `environment` defaults to the process's own;

@@ -35,6 +35,7 @@ from edgellm.paths import Paths
 from edgellm.placement import machine
 from edgellm.placement.plan import place
 from edgellm.plugins import engine, engine_for, engine_names
+from edgellm.units import MIB
 
 SEED_BITS = 32  # short enough to copy, and exact in JavaScript
 
@@ -48,9 +49,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     parameters: int
     quantization: str
     context: int  # trained, tokens
-    fingerprint: (
-        str  # changes with the file and with this program: the same seed gives the same text within one
-    )
+    fingerprint: str  # changes with the file and with this program: the same seed gives the same text within one
 
 
 class ServiceHealth(msgspec.Struct, frozen=True):
@@ -130,8 +129,7 @@ class Service:
     def health(self) -> ServiceHealth:
         """The truth now, as far as the last heartbeats tell."""
         models = {
-            model.name: Health(model.state, model.running, model.waiting, model.detail)
-            for model in self.loaded()
+            model.name: Health(model.state, model.running, model.waiting, model.detail) for model in self.loaded()
         }
         states = {health.state for health in models.values()}
         if states & {"failed", "restarting"}:
@@ -151,9 +149,7 @@ class Service:
             raise EdgeError.from_info(self._public_error(error.info)) from error
 
     def _wanted(self, manifest: Manifest) -> Wanted:
-        return Wanted(
-            str(manifest.full_name), manifest.model.digest, lambda memory: self._plan(manifest, memory)
-        )
+        return Wanted(str(manifest.full_name), manifest.model.digest, lambda memory: self._plan(manifest, memory))
 
     def _plan(self, manifest: Manifest, memory: machine.Memory) -> ModelPlan:
         """Which engine, and how much room. On a thread: reading a large vocabulary takes a while."""
@@ -163,7 +159,15 @@ class Service:
         engine = _engine_for(file)
         cost = engine.cost_model(file)
         placement = place(file, cost, settings, memory, machine.cores())
-        limits = Limits(queue_requests=settings.queue_requests, queue_tokens=settings.queue_tokens)
+        limits = Limits(
+            step_s=settings.step_s,
+            decode_step_s=settings.decode_step_s,
+            queue_requests=settings.queue_requests,
+            queue_tokens=settings.queue_tokens,
+            max_running=min(settings.max_sequences, placement.batch_tokens),
+            idle_cells=settings.cache_tokens,
+            parked_bytes=settings.cache_ram_mib * MIB,
+        )
         load = Load(engine.name, str(path), placement, str(manifest.full_name), limits)
         return ModelPlan(load, cost.total(placement.capacity))
 

@@ -50,9 +50,7 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0  # only the last so many tokens matter, and older ones are forgotten soon; 0: all matter
     recurrent: bool = False  # nothing but the end of a sequence can be shared or cut
     end_at: int | None = None  # the sequence length at which the model wants to end its answer
-    on_step: Callable[[Sequence[Row]], None] | None = (
-        None  # called in every submit: sleep, move a clock, fail
-    )
+    on_step: Callable[[Sequence[Row]], None] | None = None  # called in every submit: sleep, move a clock, fail
 
 
 class _Cell:
@@ -322,9 +320,7 @@ class FakePlugin:
 
     name = "fake"
 
-    def __init__(
-        self, behaviour: FakeBehaviour | None = None, state: Available | Unavailable | None = None
-    ) -> None:
+    def __init__(self, behaviour: FakeBehaviour | None = None, state: Available | Unavailable | None = None) -> None:
         self._behaviour = behaviour
         self._state = state or Available("1", "in memory")
         self.runners: deque[FakeRunner] = deque(maxlen=16)
@@ -336,18 +332,14 @@ class FakePlugin:
         return None if model.tensors else "the file holds no weights"
 
     def cost_model(self, model: ModelFile) -> CostModel:
-        return CostModel(
-            weights=sum(tensor.nbytes for tensor in model.tensors), kv_per_token=64, overhead=1 << 20
-        )
+        return CostModel(weights=sum(tensor.nbytes for tensor in model.tensors), kv_per_token=64, overhead=1 << 20)
 
     def tokenizer(self, model: ModelFile) -> FakeTokenizer:
         return FakeTokenizer()
 
     def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> FakeRunner:
         if not model.path.exists() or model.path.read_bytes()[:4] != b"GGUF":
-            raise LoadFailed(
-                f"the fake engine cannot load {model.path.name}: not a GGUF file", hint="use another"
-            )
+            raise LoadFailed(f"the fake engine cannot load {model.path.name}: not a GGUF file", hint="use another")
         progress(0.5)
         progress(1.0)
         self.runners.append(FakeRunner(placement, self._behaviour))

@@ -121,9 +121,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = build_app(service, Security.of(settings, TOKEN), limits=limits, shutdown=self._count)
         self._server = web_server(self.app, limits)
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._server.serve([self.socket])), daemon=True
-        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve([self.socket])), daemon=True)
 
     def _count(self) -> None:
         self.shutdowns += 1
@@ -141,9 +139,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(
-    service: Service, settings: Settings | None = None, limits: Limits | None = None
-) -> Iterator[Server]:
+def serving(service: Service, settings: Settings | None = None, limits: Limits | None = None) -> Iterator[Server]:
     """A server around `service` while the block runs."""
     server = Server(service, settings or Settings(), limits or Limits())
     server.start()

@@ -85,9 +85,7 @@ class Fake:
 
     def beat(self) -> None:
         while True:
-            self.send(
-                Heartbeat(1, self.step_age, 0.1, len(self.jobs) + len(self.hanging), 0, 10 * len(self.jobs))
-            )
+            self.send(Heartbeat(1, self.step_age, 0.1, len(self.jobs) + len(self.hanging), 0, 10 * len(self.jobs)))
             time.sleep(self.options["beat_s"])
 
     def run(self) -> None:

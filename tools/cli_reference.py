@@ -55,9 +55,7 @@ def reference() -> str:
 
 def usage(name: str, callback: Callable[..., Any]) -> str:
     """`edgellm run NAME [PROMPT]...`"""
-    words = [
-        info.metavar or parameter.upper() for parameter, _, info in parameters(callback) if is_argument(info)
-    ]
+    words = [info.metavar or parameter.upper() for parameter, _, info in parameters(callback) if is_argument(info)]
     return " ".join(["edgellm", name, *words])
 
 
@@ -118,10 +116,7 @@ def exit_codes() -> Iterator[str]:
         by_code.setdefault(kind.exit_code, set()).add(kind.code)
         todo += kind.__subclasses__()
     rows = [("0", "success")]
-    rows += [
-        (str(code), ", ".join(f"`{name}`" for name in sorted(names)))
-        for code, names in sorted(by_code.items())
-    ]
+    rows += [(str(code), ", ".join(f"`{name}`" for name in sorted(names))) for code, names in sorted(by_code.items())]
     rows.append(("141", "the reader of stdout has gone (`| head`)"))
     yield table(("exit code", "error code"), sorted(rows, key=lambda row: int(row[0])))
 
@@ -129,10 +124,7 @@ def exit_codes() -> Iterator[str]:
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A Markdown table."""
     lines = [head, tuple("---" for _ in head), *rows]
-    return (
-        "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        + "\n"
-    )
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
 if __name__ == "__main__":

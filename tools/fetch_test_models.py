@@ -48,18 +48,8 @@ def digest(path: Path) -> str:
 
 def download(package: str, folder: Path) -> Path:
     """The wheel of `package`, in a folder of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary=:all:",
-        "-d",
-        folder,
-        package,
-    ]
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, package]
     subprocess.run(command, check=True)
     return next(folder.glob("*.whl"))
 

@@ -12,9 +12,7 @@ def main() -> int:
             % sys.version_info[:2]
         )
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")):
-        problems.append(
-            "no C++ compiler; llama.cpp is compiled here: apt-get install g++, or xcode-select --install"
-        )
+        problems.append("no C++ compiler; llama.cpp is compiled here: apt-get install g++, or xcode-select --install")
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401

@@ -29,9 +29,7 @@ def forbid_amx(api: Any) -> bool:
         lib = api.llama_cpp._lib
         device_by_type = _function(lib.ggml_backend_dev_by_type, ctypes.c_void_p, ctypes.c_int)
         registry_of = _function(lib.ggml_backend_dev_backend_reg, ctypes.c_void_p, ctypes.c_void_p)
-        address_of = _function(
-            lib.ggml_backend_reg_get_proc_address, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
-        )
+        address_of = _function(lib.ggml_backend_reg_get_proc_address, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
         name_of = _function(lib.ggml_backend_buft_name, ctypes.c_char_p, ctypes.c_void_p)
     except AttributeError:
         return False

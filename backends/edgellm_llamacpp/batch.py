@@ -53,9 +53,7 @@ class Batch:
             last.append(len(tokens) - 1)
         low, high = min(tokens), max(tokens)
         if low < 0 or high >= vocabulary:
-            raise ValueError(
-                f"token {low if low < 0 else high} is not one of the {vocabulary} in the vocabulary"
-            )
+            raise ValueError(f"token {low if low < 0 else high} is not one of the {vocabulary} in the vocabulary")
         total = len(tokens)
         self._tokens[:total] = tokens
         self._positions[:total] = positions

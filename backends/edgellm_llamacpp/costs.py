@@ -69,9 +69,7 @@ def _head_size(model: ModelFile, key: str) -> int:
 def _scratch(model: ModelFile) -> int:
     """Activations of a micro-batch and rows of logits. The factors are fitted to llama.cpp's own reports, upwards."""
     embedding = _number(model, "embedding_length")
-    widest = max(
-        (t.shape[-1] for t in model.tensors if ".ffn_up" in t.name or ".ffn_gate" in t.name), default=0
-    )
+    widest = max((t.shape[-1] for t in model.tensors if ".ffn_up" in t.name or ".ffn_gate" in t.name), default=0)
     vocabulary = max((t.shape[-1] for t in model.tensors if t.name == "token_embd.weight"), default=0)
     return F32_BYTES * (MICRO_BATCH * (8 * embedding + 3 * widest) + 2 * SEQUENCES * vocabulary)
 

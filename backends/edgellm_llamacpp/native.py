@@ -35,9 +35,7 @@ class NativeLog:
     def __init__(self, api: Any) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=64)
         self._level = 0
-        self._callback = api.llama_log_callback(
-            self._write
-        )  # C keeps the address: this object must outlive all use
+        self._callback = api.llama_log_callback(self._write)  # C keeps the address: this object must outlive all use
         api.llama_log_set(self._callback, None)
 
     def clear(self) -> None:

@@ -148,13 +148,9 @@ def _refuse(lib: Library, opened: Model, name: str) -> None:
     if api.llama_model_has_encoder(opened.pointer):
         raise LoadFailed(f"{name} is an encoder-decoder model", hint="this engine runs decoder-only models")
     if not api.llama_model_has_decoder(opened.pointer):
-        raise LoadFailed(
-            f"{name} makes embeddings, not text", hint="this engine runs models that generate text"
-        )
+        raise LoadFailed(f"{name} makes embeddings, not text", hint="this engine runs models that generate text")
     if api.llama_model_is_diffusion(opened.pointer):
-        raise LoadFailed(
-            f"{name} is a diffusion model", hint="this engine runs models that write token by token"
-        )
+        raise LoadFailed(f"{name} is a diffusion model", hint="this engine runs models that write token by token")
 
 
 plugin: EnginePlugin = LlamaCppPlugin()

@@ -41,15 +41,11 @@ class LlamaCppRunner:
         self._vocabulary: int = api.llama_vocab_n_tokens(model.vocabulary)
         # Windows and recurrent states forget; what is left is checked before any sequence is shared or cut.
         self._window = int(api.llama_model_n_swa(model.pointer))
-        self._recurrent = bool(
-            api.llama_model_is_recurrent(model.pointer) or api.llama_model_is_hybrid(model.pointer)
-        )
+        self._recurrent = bool(api.llama_model_is_recurrent(model.pointer) or api.llama_model_is_hybrid(model.pointer))
         self._info = RunnerInfo(
             engine="llamacpp",
             context=placement.context,
-            capacity=int(
-                api.llama_n_ctx(context.pointer)
-            ),  # what was asked for, rounded up to llama.cpp's step
+            capacity=int(api.llama_n_ctx(context.pointer)),  # what was asked for, rounded up to llama.cpp's step
             max_sequences=placement.max_sequences,
             batch_tokens=min(placement.batch_tokens, int(api.llama_n_batch(context.pointer))),
         )
@@ -159,9 +155,7 @@ class LlamaCppRunner:
         self._check_sequence(sequence)
         state = read_state(self._api, self._context.pointer, sequence)
         if state is None:
-            raise GenerationFailed(
-                f"llama.cpp could not copy sequence {sequence} out", hint=self._log.problem()
-            )
+            raise GenerationFailed(f"llama.cpp could not copy sequence {sequence} out", hint=self._log.problem())
         return ParkedSequence(self, self._lengths[sequence], self._trusted[sequence], state)
 
     def unpark(self, parked: Parked, sequence: int) -> None:
@@ -228,16 +222,12 @@ class LlamaCppRunner:
     def _check_sequence(self, sequence: int) -> None:
         self._check_open()
         if not 0 <= sequence < len(self._lengths):
-            raise ValueError(
-                f"there is no sequence {sequence}: they are numbered 0 to {len(self._lengths) - 1}"
-            )
+            raise ValueError(f"there is no sequence {sequence}: they are numbered 0 to {len(self._lengths) - 1}")
 
     def _check_length(self, sequence: int, length: int) -> None:
         self._check_sequence(sequence)
         if not 0 <= length <= self._lengths[sequence]:
-            raise ValueError(
-                f"sequence {sequence} is {self._lengths[sequence]} tokens long; {length} is out of range"
-            )
+            raise ValueError(f"sequence {sequence} is {self._lengths[sequence]} tokens long; {length} is out of range")
 
     def _check_open(self) -> None:
         if self._closed:

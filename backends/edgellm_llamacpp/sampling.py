@@ -42,9 +42,7 @@ def choose(logits: Floats, spec: SampleSpec, position: int) -> int | None:
     if spec.temperature == 0 or spec.top_k == 1:
         return best
     number = uniform(spec.seed, spec.choice, position)
-    with np.errstate(
-        over="ignore", under="ignore"
-    ):  # far below the peak a weight is 0, however it gets there
+    with np.errstate(over="ignore", under="ignore"):  # far below the peak a weight is 0, however it gets there
         if not 0 < spec.top_k < logits.size:
             return _choose_from_all(logits, peak, spec, number)
         ids = descending(logits, spec.top_k)[: spec.top_k]

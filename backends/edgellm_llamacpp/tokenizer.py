@@ -57,19 +57,14 @@ class LlamaCppTokenizer:
     def end_of_generation(self) -> frozenset[int]:
         """Every id that llama.cpp takes for an end. It marks them as control tokens, but for those a header names."""
         named = ctypes.create_string_buffer(16)
-        found = (
-            self._api.llama_model_meta_val_str(self._model.pointer, b"tokenizer.ggml.eom_token_id", named, 16)
-            > 0
-        )
+        found = self._api.llama_model_meta_val_str(self._model.pointer, b"tokenizer.ggml.eom_token_id", named, 16) > 0
         by_name = [self._special(name) for name in ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")]
         by_name.append(int(named.value) if found and named.value.isdigit() else None)
         candidates = {
             *self._control,
             *(token for token in by_name if token is not None and token < self._size),
         }
-        return frozenset(
-            token for token in candidates if self._api.llama_vocab_is_eog(self._vocabulary, token)
-        )
+        return frozenset(token for token in candidates if self._api.llama_vocab_is_eog(self._vocabulary, token))
 
     @cached_property
     def special_texts(self) -> tuple[str, ...]:
@@ -105,9 +100,7 @@ class LlamaCppTokenizer:
         if not data:
             return []
         if len(data) > _LARGEST:
-            raise InvalidRequest(
-                f"the text has {len(data)} bytes; at most {_LARGEST} can be tokenised at once"
-            )
+            raise InvalidRequest(f"the text has {len(data)} bytes; at most {_LARGEST} can be tokenised at once")
         room = len(data) + 8
         while True:
             ids = (ctypes.c_int32 * room)()

@@ -77,9 +77,7 @@ def _end_daemon(paths: Paths, output: Output) -> None:
     pid = client.info.pid
     with client:
         if not client.shutdown():
-            raise DaemonError(
-                f"the daemon (pid {pid}) is still finishing answers", hint="it ends when they are done"
-            )
+            raise DaemonError(f"the daemon (pid {pid}) is still finishing answers", hint="it ends when they are done")
     _done(output, "stopped the daemon", {"stopped": "daemon", "pid": pid})
 
 

@@ -107,9 +107,7 @@ def _settings(report: Report, paths: Paths) -> None:
         report.problems.append(_problem(error))
         return
     changed = [name for name, source in resolved.sources.items() if source != "default"]
-    report.machine["settings"] = f"{paths.config_file}" + (
-        "" if paths.config_file.exists() else " (not there)"
-    )
+    report.machine["settings"] = f"{paths.config_file}" + ("" if paths.config_file.exists() else " (not there)")
     if changed:
         report.machine["changed"] = ", ".join(changed) + " (`edgellm config`)"
 
@@ -135,9 +133,7 @@ def _store(report: Report, paths: Paths) -> Listing:
     try:
         listing = Store(paths).scan()
     except (EdgeError, OSError) as error:
-        told = (
-            error if isinstance(error, EdgeError) else LibraryError(f"{paths.models} cannot be read: {error}")
-        )
+        told = error if isinstance(error, EdgeError) else LibraryError(f"{paths.models} cannot be read: {error}")
         report.problems.append(_problem(told))
         report.store["models"] = "cannot be read"
         return Listing([], [])
@@ -165,9 +161,7 @@ def _daemon(report: Report, paths: Paths) -> None:
         return
     if daemon.version != __version__:
         what = f"the running daemon is edgellm {daemon.version}, this is {__version__}"
-        report.problems.append(
-            Problem(what, "`edgellm stop --all` ends it; the next command starts the right one")
-        )
+        report.problems.append(Problem(what, "`edgellm stop --all` ends it; the next command starts the right one"))
     loaded = ", ".join(daemon.loaded) or "no model"
     report.daemon = {
         "state": f"running, version {daemon.version}, pid {daemon.pid}",

@@ -44,15 +44,11 @@ def _translated(error: BaseException) -> EdgeError:
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "edgellm")
         message = str(say()).rstrip(".")
-        return InvalidRequest(
-            message[:1].lower() + message[1:], hint=f"`{command} --help` shows what it takes"
-        )
+        return InvalidRequest(message[:1].lower() + message[1:], hint=f"`{command} --help` shows what it takes")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         from edgellm.errors import DiskFull
 
-        return DiskFull(
-            "the disk is full", hint="free some space; `edgellm list --sort size` shows the large models"
-        )
+        return DiskFull("the disk is full", hint="free some space; `edgellm list --sort size` shows the large models")
     if isinstance(error, OSError) and error.filename is not None:
         return InvalidRequest(f"{error.filename}: {error.strerror}")
     from edgellm.paths import default_paths
@@ -67,9 +63,7 @@ def _pipe_closed(error: BaseException) -> bool:
     """The reader of stdout has gone. Windows says EINVAL, and names no file."""
     if isinstance(error, PipeClosed | BrokenPipeError):
         return True
-    return (
-        os.name == "nt" and isinstance(error, OSError) and error.errno == errno.EINVAL and not error.filename
-    )
+    return os.name == "nt" and isinstance(error, OSError) and error.errno == errno.EINVAL and not error.filename
 
 
 def _abandon_stdout() -> None:

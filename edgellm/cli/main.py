@@ -41,9 +41,7 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     version_flag: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; any command.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; any command.")] = False,
 ) -> None:
     del debug  # taken out of the arguments by `main`, so that it may stand anywhere
     if version_flag:
@@ -55,9 +53,7 @@ def root(
 
 @app.command()
 def pull(
-    reference: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A name of the catalogue, or a GGUF file.")
-    ],
+    reference: Annotated[str, typer.Argument(metavar="MODEL", help="A name of the catalogue, or a GGUF file.")],
     name: Annotated[str | None, typer.Option("--name", help="Store it under this name.")] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -105,22 +101,14 @@ def run(
     name: options.ModelName,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PROMPT]...", help="What to ask; piped input is added. Neither: a conversation."
-        ),
+        typer.Argument(metavar="[PROMPT]...", help="What to ask; piped input is added. Neither: a conversation."),
     ] = None,
     system: Annotated[
         str | None, typer.Option("--system", metavar="TEXT", help="Instructions that come first.")
     ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", help="0 always takes the likeliest.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Keep the likeliest up to this probability.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", help="Keep this many of the likeliest; 0: all.")
-    ] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", help="0 always takes the likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", help="Keep the likeliest up to this probability.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Keep this many of the likeliest; 0: all.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same answer.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Longest answer, in tokens.")] = None,
     stop_at: Annotated[
@@ -165,32 +153,20 @@ def stop(
 
 @app.command()
 def serve(
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default.")
-    ] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default.")] = None,
     port: Annotated[
         int | None, typer.Option("--port", help="TCP port; 11435 by default, 0 takes any free one.")
     ] = None,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--api-key", metavar="KEY", help="Require this key; repeatable. Safer: EDGELLM_API_KEYS."
-        ),
+        typer.Option("--api-key", metavar="KEY", help="Require this key; repeatable. Safer: EDGELLM_API_KEYS."),
     ] = None,
     context: options.Context = None,
-    parallel: Annotated[
-        int | None, typer.Option("--parallel", help="Conversations computed at once.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", help="CPU threads; 0: the usable cores.")
-    ] = None,
-    max_models: Annotated[
-        int | None, typer.Option("--max-models", help="Models loaded at once; 0: as fits.")
-    ] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", help="Conversations computed at once.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads; 0: the usable cores.")] = None,
+    max_models: Annotated[int | None, typer.Option("--max-models", help="Models loaded at once; 0: as fits.")] = None,
     keep_alive: options.KeepAlive = None,
-    log_level: Annotated[
-        str | None, typer.Option("--log-level", help="debug, info, warning or error.")
-    ] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
 ) -> None:
     """Serve the OpenAI API until Ctrl+C."""
     from edgellm.cli.daemon import serve as serve_api
@@ -213,9 +189,7 @@ def serve(
 
 @app.command()
 def config(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[SETTING]", help="Print only this one's value.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[SETTING]", help="Print only this one's value.")] = None,
     path: Annotated[bool, typer.Option("--path", help="Print where the configuration file belongs.")] = False,
     json: options.Json = False,
 ) -> None:

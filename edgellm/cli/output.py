@@ -167,9 +167,7 @@ class Bar:
             return f"{done / MIB:.0f} MiB"
         full, empty = ("━", " ") if encodes(sys.stderr, "━") else ("#", ".")
         filled = min(_BAR_WIDTH, _BAR_WIDTH * done // total)
-        return (
-            f"{full * filled}{empty * (_BAR_WIDTH - filled)} {number(_mib(done))}/{number(_mib(total))} MiB"
-        )
+        return f"{full * filled}{empty * (_BAR_WIDTH - filled)} {number(_mib(done))}/{number(_mib(total))} MiB"
 
     def _rate(self, done: int, now: float) -> list[str]:
         elapsed = now - (self._began if self._began is not None else now)

@@ -21,7 +21,5 @@ def duration(text: str | None) -> float | None:
     found = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([smhd]?)", word)
     value = float(found[1]) * _UNITS[found[2]] if found else math.nan
     if not math.isfinite(value):
-        raise InvalidRequest(
-            f"{text!r} is not a time", hint="write seconds, or 5m, 2h, forever", param="keep_alive"
-        )
+        raise InvalidRequest(f"{text!r} is not a time", hint="write seconds, or 5m, 2h, forever", param="keep_alive")
     return value if value >= 0 else FOREVER

@@ -39,9 +39,7 @@ def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> 
     result = _pull(reference, name, paths, output)
     full_name = str(result.manifest.full_name)
     if json:
-        output.document(
-            {"name": full_name, "already": result.already, **msgspec.to_builtins(result.manifest.summary)}
-        )
+        output.document({"name": full_name, "already": result.already, **msgspec.to_builtins(result.manifest.summary)})
     elif quiet:
         output.line(full_name)
     elif result.already:

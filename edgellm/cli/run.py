@@ -53,9 +53,7 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     base = _request(wanted, manifest)
     text = prompt_text(words)
     if text is None and json:
-        raise InvalidRequest(
-            "--json needs a prompt", hint="give it as an argument or pipe it in", param="prompt"
-        )
+        raise InvalidRequest("--json needs a prompt", hint="give it as an argument or pipe it in", param="prompt")
     output.status(f"starting {manifest.full_name} …")
     with _connected(paths, settings, manifest, wanted.context) as client:
         if text is None:
@@ -93,9 +91,7 @@ def _piped() -> str | None:
         return ""
     raw: bytes = buffer.read(PROMPT_LIMIT + 1)
     if len(raw) > PROMPT_LIMIT:
-        raise InvalidRequest(
-            f"more than {PROMPT_LIMIT >> 20} MiB were piped in", hint="no model takes so much"
-        )
+        raise InvalidRequest(f"more than {PROMPT_LIMIT >> 20} MiB were piped in", hint="no model takes so much")
     # Windows shells pipe UTF-16, with a mark at its beginning.
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:

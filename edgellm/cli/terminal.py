@@ -11,9 +11,7 @@ import shutil
 import sys
 from typing import TextIO
 
-_PICTURES = {
-    code: 0x2400 + code for code in range(32) if code not in (0x09, 0x0A)
-}  # ESC is shown as ␛, and so on
+_PICTURES = {code: 0x2400 + code for code in range(32) if code not in (0x09, 0x0A)}  # ESC is shown as ␛, and so on
 _UNSAFE: dict[int, int | None] = {
     **_PICTURES,
     0x0D: None,  # a carriage return overwrites its own line

@@ -52,8 +52,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     def over(self, lower: Sampling) -> Sampling:
         """This layer above `lower`: what is said here wins."""
         pick = {
-            f: getattr(self, f) if getattr(self, f) is not None else getattr(lower, f)
-            for f in self.__struct_fields__
+            f: getattr(self, f) if getattr(self, f) is not None else getattr(lower, f) for f in self.__struct_fields__
         }
         return Sampling(**pick)
 
@@ -70,6 +69,4 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     priority: int = 0  # lower is served first
     cache_key: str = ""  # only requests of the same key share cached prefixes
     timeout_s: float | None = None  # whole answer, queueing included
-    keep_alive_s: float | None = (
-        None  # how long the model stays loaded after; None: the setting; < 0: forever
-    )
+    keep_alive_s: float | None = None  # how long the model stays loaded after; None: the setting; < 0: forever

@@ -99,9 +99,7 @@ class PrefixCache:
         source = self._best(holders, length) if length >= _LEAST_SHARED else None
         if source is None:
             return self._run(self._open_empty(), [], key), 0
-        sequence, held = (
-            self._from_parked(source, length) if source in self._parked else self._from_kv(source, length)
-        )
+        sequence, held = self._from_parked(source, length) if source in self._parked else self._from_kv(source, length)
         return self._run(sequence, tokens[:held], key), held
 
     def extend(self, sequence: int, count: int) -> None:

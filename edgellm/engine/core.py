@@ -202,9 +202,7 @@ class EngineCore:
             if broken.reason == "nan"
             else "the engine has no KV room left for this request, even alone"
         )
-        error = GenerationFailed(
-            f"{self._model}: {why}", hint="try another prompt, or another variant of the model"
-        )
+        error = GenerationFailed(f"{self._model}: {why}", hint="try another prompt, or another variant of the model")
         return (job.id, Failed(error.info))
 
     def fail_all(self, error: EdgeError) -> list[Emission]:

@@ -105,9 +105,7 @@ class ModelPool:
         entry = self._entries.get(name)
         if entry is None:
             return False
-        await asyncio.shield(
-            self._unload(entry, self._settings.shutdown_grace_s if grace_s is None else grace_s)
-        )
+        await asyncio.shield(self._unload(entry, self._settings.shutdown_grace_s if grace_s is None else grace_s))
         return True
 
     async def aclose(self, grace_s: float | None = None) -> None:
@@ -234,9 +232,7 @@ class ModelPool:
         """Start unloading; a second call gets the same task."""
         if entry.unloading is None:
             self._disarm(entry)
-            entry.unloading = asyncio.create_task(
-                self._stop_model(entry, grace_s), name=f"unload {entry.name}"
-            )
+            entry.unloading = asyncio.create_task(self._stop_model(entry, grace_s), name=f"unload {entry.name}")
         return entry.unloading
 
     async def _stop_model(self, entry: Entry, grace_s: float) -> None:

@@ -21,9 +21,7 @@ from edgellm.errors import EdgeError, InvalidRequest, LoadFailed, WorkerDied
 logger = logging.getLogger(__name__)
 
 TAIL_BYTES = 8192  # of stderr, kept for error messages
-LOG_BYTES = (
-    4 * 1024 * 1024
-)  # of stderr written to the log file by one process; a new one then starts a new file
+LOG_BYTES = 4 * 1024 * 1024  # of stderr written to the log file by one process; a new one then starts a new file
 REAP_S = 5.0  # the kernel's time to take away a killed process
 _SETTLE_S = 0.5  # between the two signs of an end: exit, and end of output
 
@@ -137,9 +135,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         """End it now. `ended` is set at once, whatever the process makes of it."""
         self._conclude(error)
         if self._transport is not None:
-            with contextlib.suppress(
-                ProcessLookupError, PermissionError
-            ):  # PermissionError: Windows, just ended
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: Windows, just ended
                 self._transport.kill()
 
     async def close(self, polite_s: float = 0.0) -> None:

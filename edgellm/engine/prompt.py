@@ -66,9 +66,7 @@ class PromptEncoder:
         template, control = self._chat()
         mark = ""
         if any(control.within(message.content) or control.within(message.name or "") for message in messages):
-            mark = spare_character(
-                [template.source, *(part for m in messages for part in (m.content, m.name or ""))]
-            )
+            mark = spare_character([template.source, *(part for m in messages for part in (m.content, m.name or ""))])
             messages = [_marked(message, lambda text: control.marked(text, mark)) for message in messages]
         unfinished = messages[-1].role == "assistant"
         text = template.render_open(messages) if unfinished else template.render(messages)
@@ -86,9 +84,7 @@ class PromptEncoder:
         bos = self._tokenizer.bos
         if bos is None:
             if not ids:
-                raise InvalidRequest(
-                    "the prompt is empty, and this model has no token to begin with", param="prompt"
-                )
+                raise InvalidRequest("the prompt is empty, and this model has no token to begin with", param="prompt")
             return ids
         if not ids or (self._tokenizer.adds_bos and ids[0] != bos):
             return [bos, *ids]
@@ -144,9 +140,7 @@ class ControlTexts:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = sorted({text for text in texts if text}, key=len, reverse=True)
         self._numbers = {text: number for number, text in enumerate(self._texts)}
-        self._lengths: dict[
-            str, list[int]
-        ] = {}  # by the first two characters (or the only one), longest first
+        self._lengths: dict[str, list[int]] = {}  # by the first two characters (or the only one), longest first
         for text in self._texts:
             lengths = self._lengths.setdefault(text[:2], [])
             if len(text) not in lengths:

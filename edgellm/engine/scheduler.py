@@ -124,9 +124,7 @@ class Scheduler:
             return None
         return Step(draft.rows, draft.jobs, draft.tokens, self.costs.predict(draft.tokens))
 
-    def commit(
-        self, step: Step, results: Sequence[Result], now: float, seconds: float
-    ) -> list[Drawn | Broken]:
+    def commit(self, step: Step, results: Sequence[Result], now: float, seconds: float) -> list[Drawn | Broken]:
         """Take the results of a step that took `seconds`."""
         outcomes: list[Drawn | Broken] = []
         refused = [job for job, result in zip(step.jobs, results, strict=True) if result.error == "no_room"]
@@ -217,9 +215,7 @@ class Scheduler:
         """Let those who waited for a prefix fork where it ends, before its leader goes on: windows forget behind it."""
         leaders = [job for job in self.active if job.computed and not job.decoding]
         for job in list(self.waiting) if leaders else ():
-            if any(self._shared(lead, job) == lead.computed for lead in leaders) and not self._admit(
-                job, now, draft
-            ):
+            if any(self._shared(lead, job) == lead.computed for lead in leaders) and not self._admit(job, now, draft):
                 return
 
     def _chunk(self, job: Job) -> int:

@@ -69,9 +69,7 @@ class AnswerStream:
         match event, last:
             case Progress(stage), Progress(before) if stage == before:
                 self._events[-1] = event  # only the newest counts
-            case TextDelta(text, choice), TextDelta(before, same) if (
-                same == choice and len(before) < _JOIN_BYTES
-            ):
+            case TextDelta(text, choice), TextDelta(before, same) if same == choice and len(before) < _JOIN_BYTES:
                 self._events[-1] = TextDelta(before + text, choice)
             case _:
                 self._events.append(event)

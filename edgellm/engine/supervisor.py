@@ -104,9 +104,7 @@ class LocalModel:
     def refusal(self) -> EdgeError | None:
         """Why a request would be refused right now, if it would."""
         if self._state == "draining":
-            return Unavailable(
-                f"{self.load.model} is being unloaded", hint="send the request again", retry_after=1.0
-            )
+            return Unavailable(f"{self.load.model} is being unloaded", hint="send the request again", retry_after=1.0)
         left = self._retry_at - time.monotonic()
         if self._state == "failed" and self._error is not None and left > 0:
             return EdgeError.from_info(msgspec.structs.replace(self._error.info, retry_after=left))
@@ -244,9 +242,7 @@ class LocalModel:
             limit = self._limits.unread_bytes
             self._abort(
                 stream,
-                RequestTimeout(
-                    f"the reader is too slow: more than {limit:,} bytes of the answer wait to be read"
-                ),
+                RequestTimeout(f"the reader is too slow: more than {limit:,} bytes of the answer wait to be read"),
                 drop=True,
             )
         if isinstance(event, Finished):
@@ -281,9 +277,7 @@ class LocalModel:
                 await asyncio.sleep(self._pause_s)
         except Exception as error:
             logger.exception("supervising %s failed", self.load.model)
-            self._give_up(
-                EdgeError(f"supervising {self.load.model} failed: {error}"), self._limits.cooldown_s
-            )
+            self._give_up(EdgeError(f"supervising {self.load.model} failed: {error}"), self._limits.cooldown_s)
         finally:
             self._life = None
             self._begun.set()
@@ -306,9 +300,7 @@ class LocalModel:
             return self._judge(error, 0.0)
         finally:
             watchdog.stop()
-            polite_s = (
-                self._limits.polite_s if self.info is not None else 0.0
-            )  # one that loads does not listen
+            polite_s = self._limits.polite_s if self.info is not None else 0.0  # one that loads does not listen
             self._worker = self._watchdog = self.info = self.heartbeat = None
             # A task of its own: this one may be cancelled (stop) while it waits, and the process must be reaped still.
             self._burial = asyncio.create_task(worker.close(polite_s), name=f"end of {self.load.model}")
@@ -355,15 +347,11 @@ class LocalModel:
                 return
             self._state = "draining"
             for stream in self._unsent:
-                stream.fail(
-                    Unavailable(f"{self.load.model} is being unloaded", hint="send the request again")
-                )
+                stream.fail(Unavailable(f"{self.load.model} is being unloaded", hint="send the request again"))
             self._unsent.clear()
             await within(grace_s, self._unused)
             for stream in list(self._streams.values()):
-                self._abort(
-                    stream, Unavailable(f"{self.load.model} was unloaded before the answer was complete")
-                )
+                self._abort(stream, Unavailable(f"{self.load.model} was unloaded before the answer was complete"))
             if self._life is not None:
                 self._life.cancel()
                 await asyncio.wait([self._life])

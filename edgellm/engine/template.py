@@ -126,9 +126,7 @@ class ChatTemplate:
                 context = self._compiled.new_context(names)
                 return meter.joined(self._compiled.root_render_func(context))
             except TemplateRefusal as refusal:
-                raise _refused(
-                    f"the model's chat template refuses this conversation: {_line(refusal)}"
-                ) from refusal
+                raise _refused(f"the model's chat template refuses this conversation: {_line(refusal)}") from refusal
             except TemplateLimit as limit:
                 raise _bad(f"was stopped: {limit}") from limit
             except Exception as error:  # a template can fail in any way
@@ -179,9 +177,7 @@ def spare_character(texts: Iterable[str]) -> str:
     for mark in map(chr, range(0xFDD0, 0xFDF0)):
         if not any(mark in text for text in texts):
             return mark
-    raise InvalidRequest(
-        "the conversation contains every noncharacter from U+FDD0 to U+FDEF", param="messages"
-    )
+    raise InvalidRequest("the conversation contains every noncharacter from U+FDD0 to U+FDEF", param="messages")
 
 
 def _plain(message: Message) -> dict[str, Any]:

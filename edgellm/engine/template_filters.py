@@ -66,11 +66,7 @@ def _check_product(meter: Meter, left: Any, right: Any) -> None:
     for many, times in ((left, right), (right, left)):
         if isinstance(many, (str, list, tuple)) and isinstance(times, int):
             meter.fits(len(many) * times)
-    if (
-        isinstance(left, int)
-        and isinstance(right, int)
-        and left.bit_length() + right.bit_length() > INT_BITS + 1
-    ):
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > INT_BITS + 1:
         raise TemplateLimit(f"a number would grow past {INT_BITS} bits")
 
 

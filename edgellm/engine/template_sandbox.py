@@ -109,11 +109,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         raise TemplateLimit(f"access to {attribute!r} of a {type(obj).__name__} is not allowed")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        if (
-            isinstance(value, types.BuiltinMethodType)
-            and value.__name__ == "format"
-            and type(value.__self__) is str
-        ):
+        if isinstance(value, types.BuiltinMethodType) and value.__name__ == "format" and type(value.__self__) is str:
             call = tf.formatted(self, self.meter, value.__self__)
             call.checked = True  # type: ignore[attr-defined]
             return call
@@ -224,9 +220,7 @@ class _Checks(NodeTransformer):
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
         self._meter.tick()
         if type(node).__name__ not in self._allowed:
-            raise TemplateLimit(
-                f"line {node.lineno} uses {type(node).__name__.lower()}, which is not allowed"
-            )
+            raise TemplateLimit(f"line {node.lineno} uses {type(node).__name__.lower()}, which is not allowed")
         return super().visit(node, *args, **kwargs)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - Jinja's naming

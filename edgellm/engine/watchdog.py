@@ -66,9 +66,7 @@ class Watchdog:
     def _check_step(self, beat: Heartbeat) -> None:
         allowed = max(self._limits.step_floor_s, self._limits.step_factor * beat.step_predicted_s)
         if beat.step_age_s > allowed:
-            self._report(
-                f"has been in one step for {beat.step_age_s:.0f} s, predicted {beat.step_predicted_s:.1f} s"
-            )
+            self._report(f"has been in one step for {beat.step_age_s:.0f} s, predicted {beat.step_predicted_s:.1f} s")
 
     def _report(self, what: str) -> None:
         self.stop()

@@ -75,9 +75,7 @@ def read_model(path: Path) -> ModelFile:
             state = os.fstat(file.fileno())
             _require_regular(path, state.st_mode)
             if state.st_size < 24:
-                raise BadModelFile(
-                    f"{path}: the file has {state.st_size} bytes; a GGUF header needs 24", hint=_DAMAGED
-                )
+                raise BadModelFile(f"{path}: the file has {state.st_size} bytes; a GGUF header needs 24", hint=_DAMAGED)
             mapped = min(state.st_size, MAX_HEADER)
             with mmap.mmap(file.fileno(), mapped, access=mmap.ACCESS_READ) as data:
                 return _Header(path, data, mapped, state.st_size).read()
@@ -129,9 +127,7 @@ class _Header:
         metadata = self._metadata(key_count)
         architecture = metadata.get("general.architecture")
         if not isinstance(architecture, str) or not _ARCHITECTURE.fullmatch(architecture):
-            self._bad(
-                "general.architecture", architecture or "absent", "expected the name of an architecture"
-            )
+            self._bad("general.architecture", architecture or "absent", "expected the name of an architecture")
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
             self._bad("general.alignment", alignment, "expected a power of two")
@@ -263,9 +259,7 @@ class _Header:
         nbytes = elements // kind.elements * kind.nbytes
         first = start + entry.offset
         if first + nbytes > self.size:
-            self._bad(
-                f"{field} data", f"bytes {first} to {first + nbytes}", f"the file ends at byte {self.size}"
-            )
+            self._bad(f"{field} data", f"bytes {first} to {first + nbytes}", f"the file ends at byte {self.size}")
         return TensorInfo(entry.name, kind.name, entry.shape, nbytes, first)
 
     # Primitives: each checks that what it reads lies in the file

@@ -20,9 +20,7 @@ from edgellm.library.names import ModelName, parse_name
 from edgellm.paths import Paths
 
 SCHEMA_VERSION: Final = 1
-_INSIDE_WHEEL: Final = (
-    r"^(?!/)(?!.*(^|/)\.\.?(/|$))[^\\:\x00-\x1f]+\.gguf\Z"  # relative under POSIX and Windows rules
-)
+_INSIDE_WHEEL: Final = r"^(?!/)(?!.*(^|/)\.\.?(/|$))[^\\:\x00-\x1f]+\.gguf\Z"  # relative under POSIX and Windows rules
 
 _Line = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 
@@ -81,9 +79,7 @@ class _EntryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Catalogue:
     """Entries by name and alias. An exact name wins over an alias; the user's alias over a shipped one."""
 
-    def __init__(
-        self, entries: Mapping[ModelName, CatalogueEntry], aliases: Mapping[ModelName, ModelName]
-    ) -> None:
+    def __init__(self, entries: Mapping[ModelName, CatalogueEntry], aliases: Mapping[ModelName, ModelName]) -> None:
         self._entries = dict(entries)
         self._aliases = dict(aliases)
 
@@ -138,9 +134,7 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: TOML syntax, UTF-8
-        raise ConfigError(
-            f"{file}: {getattr(error, 'strerror', None) or error}", hint="correct the file"
-        ) from error
+        raise ConfigError(f"{file}: {getattr(error, 'strerror', None) or error}", hint="correct the file") from error
     version = content.pop("schema_version", None)
     if version is None:
         raise _bad(file, "schema_version", f"is missing; put schema_version = {SCHEMA_VERSION} at the top")
@@ -164,11 +158,7 @@ def _laid_over(upper: dict[str, Any], lower: dict[str, Any]) -> dict[str, Any]:
     merged = dict(lower)
     for key, value in upper.items():
         below = lower.get(key)
-        if (
-            isinstance(value, dict)
-            and isinstance(below, dict)
-            and value.get("kind") in (None, below.get("kind"))
-        ):
+        if isinstance(value, dict) and isinstance(below, dict) and value.get("kind") in (None, below.get("kind")):
             value = _laid_over(value, below)
         merged[key] = value
     return merged

@@ -80,9 +80,7 @@ def decode(raw: bytes, path: Path, name: ModelName) -> Manifest:
     except msgspec.MsgspecError as error:
         raise LibraryError(f"the manifest of {name} is damaged ({path}: {error})", hint=again) from error
     if manifest.full_name != name:
-        raise LibraryError(
-            f"the manifest of {name} is damaged ({path} is about {manifest.full_name})", hint=again
-        )
+        raise LibraryError(f"the manifest of {name} is damaged ({path} is about {manifest.full_name})", hint=again)
     return manifest
 
 

@@ -127,9 +127,7 @@ def _import(path: Path, wanted: ModelName | None, paths: Paths, report: Report) 
     model = local.preflight(path)
     name = wanted or name_from_file(path.stem)
     if name is None:
-        raise InvalidRequest(
-            f"no model name can be made of {path.name}", hint="give one with --name", param="name"
-        )
+        raise InvalidRequest(f"no model name can be made of {path.name}", hint="give one with --name", param="name")
     absolute, store = path.resolve(), Store(paths)
     with _job(paths, hashlib.sha256(str(absolute).encode(errors="replace")).hexdigest(), report) as folder:
         staged, digest = None, None
@@ -170,9 +168,7 @@ def _already(store: Store, name: ModelName, file: StoredFile) -> Manifest | None
     return manifest
 
 
-def _manifest(
-    name: ModelName, file: StoredFile, model: ModelFile, entry: CatalogueEntry | None = None
-) -> Manifest:
+def _manifest(name: ModelName, file: StoredFile, model: ModelFile, entry: CatalogueEntry | None = None) -> Manifest:
     """What is known of a model: from the catalogue where it has an entry, else from the file itself."""
     summary = summarise(model)
     said = model.metadata.get("general.license")

@@ -126,7 +126,5 @@ def disk_errors(doing: str) -> Iterator[None]:
         where = f" ({error.filename})" if error.filename else ""
         reason = f"{doing}: {error.strerror or error}{where}"
         if error.errno in _FULL:
-            raise DiskFull(
-                reason, hint="free some space, or set EDGELLM_HOME to a folder on another disk"
-            ) from error
+            raise DiskFull(reason, hint="free some space, or set EDGELLM_HOME to a folder on another disk") from error
         raise LibraryError(reason, hint="check the folder's permissions and the disk") from error

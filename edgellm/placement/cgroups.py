@@ -31,19 +31,14 @@ class MemoryLimit(msgspec.Struct, frozen=True):
 
 def cpu_quota(root: Path) -> float | None:
     """CPUs' worth of time the process may use, the smallest over all enclosing groups; None: no quota."""
-    quotas = [
-        quota for group in _groups(root, "cpu") for folder in group.folders for quota in _quota(group, folder)
-    ]
+    quotas = [quota for group in _groups(root, "cpu") for folder in group.folders for quota in _quota(group, folder)]
     return min(quotas, default=None)
 
 
 def memory_limits(root: Path) -> list[MemoryLimit]:
     """Every memory limit around the process, innermost first."""
     return [
-        limit
-        for group in _groups(root, "memory")
-        for folder in group.folders
-        for limit in _memory_limit(group, folder)
+        limit for group in _groups(root, "memory") for folder in group.folders for limit in _memory_limit(group, folder)
     ]
 
 
@@ -62,20 +57,14 @@ def _quota(group: Group, folder: Path) -> Iterator[float]:
 
 def _memory_limit(group: Group, folder: Path) -> Iterator[MemoryLimit]:
     names = (
-        ("memory.max", "memory.current")
-        if group.version == 2
-        else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        ("memory.max", "memory.current") if group.version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
     )
     limit, used = (_number(_read(folder / name)) for name in names)
     if limit is None or not 0 < limit < _UNLIMITED:
         return
     key = "inactive_file" if group.version == 2 else "total_inactive_file"
     droppable = next(
-        (
-            int(value)
-            for name, _, value in _fields(_read(folder / "memory.stat"))
-            if name == key and value.isdigit()
-        ),
+        (int(value) for name, _, value in _fields(_read(folder / "memory.stat")) if name == key and value.isdigit()),
         0,
     )
     yield MemoryLimit(limit, max(0, (used or 0) - droppable))

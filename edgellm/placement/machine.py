@@ -90,9 +90,7 @@ def read_cpus(root: Path) -> list[Cpu]:
         siblings = parse_list(_read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list"))
         capacity = _read(folder / f"cpu{number}" / "cpu_capacity").strip()
         speed = int(capacity) / 1024 if capacity.isdigit() and int(capacity) else 1.0
-        cpus.append(
-            Cpu(number, frozenset(siblings or {number}), _EFFICIENCY_SPEED if number in slow else speed)
-        )
+        cpus.append(Cpu(number, frozenset(siblings or {number}), _EFFICIENCY_SPEED if number in slow else speed))
     return cpus
 
 
@@ -150,9 +148,7 @@ def _sysctl(name: str) -> str:
     import subprocess
 
     try:
-        found = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=False
-        )
+        found = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
     return found.stdout.strip() if found.returncode == 0 else ""

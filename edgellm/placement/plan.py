@@ -17,6 +17,7 @@ from edgellm.units import number, size
 AUTO_CONTEXT = 8192
 # A model that cannot hold this much is of no use; rather say that memory is short.
 MIN_AUTO_CONTEXT = 512
+MOST_SEQUENCES = 256  # what engines number
 _CONTEXT_STEP = 256  # engines round KV up to blocks; a context cut to fit must not be rounded past the budget
 # Automatic capacity may double the context as long as its KV takes no more than this share of available memory.
 _DOUBLE_SHARE = 8
@@ -51,8 +52,8 @@ def place(model: ModelFile, cost: CostModel, settings: Settings, memory: Memory,
     return Placement(
         context=context,
         capacity=capacity,
-        # Every running sequence adds a token to each step, so a step must have room for all of them.
-        max_sequences=min(settings.max_sequences, batch),
+        # As many again as run at once, for those that are kept between turns; each may need a row of a step.
+        max_sequences=min(2 * settings.max_sequences, MOST_SEQUENCES, batch),
         batch_tokens=batch,
         threads=threads,
         threads_batch=threads,
@@ -111,9 +112,7 @@ def _capacity(cost: CostModel, settings: Settings, context: int, room: Room) -> 
 
 def _too_big(cost: CostModel, capacity: int, room: Room) -> InsufficientMemory:
     need = cost.total(capacity)
-    parts = (
-        f"{size(cost.weights)} weights, {size(cost.kv_per_token * capacity)} KV for {number(capacity)} tokens"
-    )
+    parts = f"{size(cost.weights)} weights, {size(cost.kv_per_token * capacity)} KV for {number(capacity)} tokens"
     have = f"{size(max(0, room.budget))} of {size(room.memory.total)} is free for it"
     kept = f" ({size(room.reserve)} is kept for others)" if room.reserve else ""
     fitting = fitting_context(cost, room.budget)

@@ -62,9 +62,7 @@ class StreamedAnswer(Response):
         hold: bool = True,
     ) -> None:
         # no-buffering is for reverse proxies: pass on what comes.
-        super().__init__(
-            headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=media_type
-        )
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=media_type)
         del self.headers["content-length"]
         self._events = events
         self._render = render

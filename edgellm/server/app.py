@@ -72,9 +72,7 @@ def _add_monitoring(app: FastAPI, front: Front, security: Security) -> None:
         body: dict[str, Any] = {"status": status, "version": __version__}
         if not security.keys or security.key_known(request.headers):
             body["models"] = found.models
-        return Response(
-            msgspec.json.encode(body), 503 if front.draining else 200, media_type="application/json"
-        )
+        return Response(msgspec.json.encode(body), 503 if front.draining else 200, media_type="application/json")
 
     @app.get("/metrics", response_model=None)
     async def prometheus() -> Response:

@@ -78,9 +78,7 @@ def _unbound(settings: Settings, error: OSError) -> DaemonError | ConfigError:
             hint="choose another with --port, or 0 for any free one",
         )
     if error.errno == errno.EACCES:
-        return DaemonError(
-            f"port {port} needs rights this user lacks", hint="choose one above 1023 with --port"
-        )
+        return DaemonError(f"port {port} needs rights this user lacks", hint="choose one above 1023 with --port")
     return ConfigError(
         f"cannot listen on {host}: {error.strerror or error}",
         hint="`host` is an address of this machine",

@@ -63,9 +63,7 @@ def run_daemon(
 class Daemon:
     """What runs inside the event loop."""
 
-    def __init__(
-        self, settings: Settings, paths: Paths, info: DaemonInfo, withdraw: Callable[[], None]
-    ) -> None:
+    def __init__(self, settings: Settings, paths: Paths, info: DaemonInfo, withdraw: Callable[[], None]) -> None:
         self._settings = settings
         self._info = info
         self._withdraw = withdraw  # takes daemon.json away, so that nobody new comes

@@ -38,9 +38,7 @@ class Front:
     def model(self, name: str) -> ModelCard:
         """The model a request means. Raises Unavailable while draining, InvalidName, NotFound."""
         if self.draining:
-            raise Unavailable(
-                "the daemon is stopping", hint="send the request again in a moment", retry_after=1.0
-            )
+            raise Unavailable("the daemon is stopping", hint="send the request again in a moment", retry_after=1.0)
         return self.service.model(name)
 
     async def generate(self, request: GenerateRequest, model: ModelCard) -> AsyncGenerator[Event, None]:

@@ -31,9 +31,7 @@ class StopBody(msgspec.Struct):
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-def router(
-    front: Front, security: Security, limits: Limits, shutdown: Callable[[], None] | None
-) -> APIRouter:
+def router(front: Front, security: Security, limits: Limits, shutdown: Callable[[], None] | None) -> APIRouter:
     """The routes under /edgellm/v1."""
     api = Native(front, security, limits, shutdown)
     routes = APIRouter(prefix=PREFIX)
@@ -48,9 +46,7 @@ def router(
 class Native:
     """The handlers."""
 
-    def __init__(
-        self, front: Front, security: Security, limits: Limits, shutdown: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, front: Front, security: Security, limits: Limits, shutdown: Callable[[], None] | None) -> None:
         self._front = front
         self._security = security
         self._limits = limits
@@ -59,11 +55,9 @@ class Native:
     async def generate(self, request: Request) -> Response:
         """The status comes at once and progress with it: this client wants to see a model load."""
         asked = checked(decode(await read_body(request, self._limits), GenerateRequest))
-        asked = msgspec.structs.replace(asked, id=f"edge-{uuid.uuid4().hex}")
+        asked = msgspec.structs.replace(asked, id=f"edge-{uuid.uuid4().hex}", cache_key=request.state.cache_key)
         events = self._front.generate(asked, self._front.model(asked.model))
-        return StreamedAnswer(
-            events, _lines, self._limits, media_type="application/x-ndjson", ping=BLANK, hold=False
-        )
+        return StreamedAnswer(events, _lines, self._limits, media_type="application/x-ndjson", ping=BLANK, hold=False)
 
     async def ps(self) -> Response:
         return _json({"models": list(self._front.service.loaded())})
@@ -75,9 +69,7 @@ class Native:
     async def shutdown(self, request: Request) -> Response:
         """Only for those who can read daemon.json: an API key alone must not end everybody's daemon."""
         if self._shutdown is None or not self._security.token_known(request.headers):
-            raise Unauthorized(
-                "stopping the daemon needs its own token", hint="use `edgellm stop`, as its user"
-            )
+            raise Unauthorized("stopping the daemon needs its own token", hint="use `edgellm stop`, as its user")
         self._shutdown()
         return _json({"stopping": True}, 202)
 
@@ -96,9 +88,7 @@ def checked(request: GenerateRequest) -> GenerateRequest:
     if request.max_tokens is not None and not 1 <= request.max_tokens <= 2**31:
         raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
     if len(request.stop) > STOPS or not all(0 < len(text) <= _STOP_CHARACTERS for text in request.stop):
-        raise InvalidRequest(
-            f"stop takes up to {STOPS} texts of 1 to {_STOP_CHARACTERS} characters", param="stop"
-        )
+        raise InvalidRequest(f"stop takes up to {STOPS} texts of 1 to {_STOP_CHARACTERS} characters", param="stop")
     if not -1000 <= request.priority <= 1000:
         raise InvalidRequest("priority must be between -1000 and 1000", param="priority")
     if request.timeout_s is not None and not request.timeout_s > 0:

@@ -106,9 +106,7 @@ class Reply:
 
     def _delta(self, delta: dict[str, str] | str, reason: FinishReason | None) -> dict[str, Any]:
         name = "delta" if self._kind == "chat" else "text"
-        return self._object(
-            [{"index": 0, name: delta, "logprobs": None, "finish_reason": reason}], stream=True
-        )
+        return self._object([{"index": 0, name: delta, "logprobs": None, "finish_reason": reason}], stream=True)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -140,9 +138,7 @@ def timings_body(usage: Usage, timings: Timings) -> dict[str, float | None]:
         "total_s": round(timings.total_s, 6),
         "ttft_s": round(timings.ttft_s, 6),
         "prompt_tokens_per_s": round(prompt / timings.prefill_s, 2) if timings.prefill_s > 0 else None,
-        "tokens_per_s": round(decoded / timings.decode_s, 2)
-        if decoded > 0 and timings.decode_s > 0
-        else None,
+        "tokens_per_s": round(decoded / timings.decode_s, 2) if decoded > 0 and timings.decode_s > 0 else None,
     }
 
 

@@ -238,9 +238,7 @@ def _content(path: str, content: str | list[Part] | None) -> str:
     for index, part in enumerate(content):
         where = f"{path}.content[{index}]"
         if part.type != "text":
-            raise InvalidRequest(
-                f"{where}.type must be text: other parts are not supported yet", param=f"{where}.type"
-            )
+            raise InvalidRequest(f"{where}.type must be text: other parts are not supported yet", param=f"{where}.type")
         if part.text is None:
             raise InvalidRequest(f"{where}.text is required", param=f"{where}.text")
         texts.append(part.text)

@@ -59,9 +59,7 @@ class DeadlineProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if (
-            self.conn.their_state is h11.SEND_BODY
-        ):  # answered before the body was read: what still comes is dropped
+        if self.conn.their_state is h11.SEND_BODY:  # answered before the body was read: what still comes is dropped
             self._rest = self.loop.call_later(self.limits.body_s, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:

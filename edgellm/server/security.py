@@ -72,12 +72,7 @@ class Security(msgspec.Struct, frozen=True):
         if found is None:
             return False
         name = found.group(1).strip("[]").lower().removesuffix(".")
-        return (
-            name == _LOCAL_NAMES[0]
-            or name.endswith(_LOCAL_NAMES[1])
-            or name in self.hosts
-            or is_address(name)
-        )
+        return name == _LOCAL_NAMES[0] or name.endswith(_LOCAL_NAMES[1]) or name in self.hosts or is_address(name)
 
     def origin_allowed(self, origin: str, host: str | None) -> bool:
         """Whether a page of that origin may call: it came from this server itself, or it is listed."""
@@ -92,6 +87,14 @@ class Security(msgspec.Struct, frozen=True):
         # All are compared, so that the time tells nothing about which one came close.
         matches = [hmac.compare_digest(offered, known) for known in (*self.keys, self.token)]
         return any(matches)
+
+    def cache_key(self, headers: Headers) -> str:
+        """Whose cached prompts a request may share: those of its own key. Without keys all callers are one.
+
+        A prompt that is answered faster because someone else sent it before would tell what others ask.
+        """
+        offered = _credential(headers)
+        return offered.hex()[:16] if self.keys and offered is not None else ""
 
     def token_known(self, headers: Headers) -> bool:
         """Whether the request carries the token that this user's own programs read from daemon.json."""
@@ -120,6 +123,7 @@ class Guard:
                 refusal = _preflight()
         if refusal is None:
             refusal = self._key_refusal(scope, headers) or self._body_refusal(scope, headers)
+        scope.setdefault("state", {})["cache_key"] = self._security.cache_key(headers)
 
         started = False
 
@@ -157,9 +161,7 @@ class Guard:
         path = scope["path"]
         if not self._security.keys or path in OPEN_PATHS or self._security.key_known(headers):
             return None
-        error = Unauthorized(
-            "a valid API key is needed", hint="send it as Authorization: Bearer KEY, or as x-api-key"
-        )
+        error = Unauthorized("a valid API key is needed", hint="send it as Authorization: Bearer KEY, or as x-api-key")
         return error_response(error.info, path, headers={"www-authenticate": "Bearer"})
 
     def _body_refusal(self, scope: Scope, headers: Headers) -> Response | None:

@@ -85,9 +85,7 @@ def test_logits_are_read_in_place(small: LlamaCppRunner) -> None:
     assert small.collect(ticket)[0].token == 4321
 
 
-def test_a_failing_step_raises_and_asks_what_is_left(
-    small: LlamaCppRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_step_raises_and_asks_what_is_left(small: LlamaCppRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     append(small, 0, 0, [1, 2, 3])
     real = small._api.llama_decode
 
@@ -196,9 +194,7 @@ def test_certain_refusals(smollm2: Path, architecture: str, metadata: dict[str, 
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.parametrize("ending", ["runner.close()", "pass", "del runner, tokenizer"])
@@ -264,9 +260,7 @@ def test_probe_reports_version_and_cpu() -> None:
     assert "CPU" in state.detail
 
 
-@pytest.mark.parametrize(
-    "error", [ImportError("No module named 'llama_cpp'"), OSError("bad ELF"), RuntimeError("no")]
-)
+@pytest.mark.parametrize("error", [ImportError("No module named 'llama_cpp'"), OSError("bad ELF"), RuntimeError("no")])
 def test_probe_says_what_mends_it(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     class Broken:
         def find_spec(self, name: str, *_: object) -> None:
@@ -283,7 +277,5 @@ def test_probe_says_what_mends_it(monkeypatch: pytest.MonkeyPatch, error: Except
 
 
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
-    done = run(
-        "import sys, edgellm_llamacpp.plugin; print([m for m in ('llama_cpp', 'numpy') if m in sys.modules])"
-    )
+    done = run("import sys, edgellm_llamacpp.plugin; print([m for m in ('llama_cpp', 'numpy') if m in sys.modules])")
     assert done.stdout == "[]\n", done.stderr

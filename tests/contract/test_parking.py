@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from driving import answer, append, prompt
-from engines import Engine
+from contract.driving import answer, append, prompt
+from contract.engines import Engine
 
 from edgellm.contracts.engine import TokenRunner
 
 
-def test_a_copy_comes_back_into_another_sequence_and_continues_exactly(
-    engine: Engine, runner: TokenRunner
-) -> None:
+def test_a_copy_comes_back_into_another_sequence_and_continues_exactly(engine: Engine, runner: TokenRunner) -> None:
     ids = prompt(engine.tokenizer)
     expected = answer(runner, 0, ids, 6)
     runner.free(0)

@@ -76,9 +76,7 @@ def test_fork_shares_and_then_diverges(engine: Engine, runner: TokenRunner) -> N
         pytest.skip("this memory cannot be shared before its end")
     runner.fork(0, 1, shared)
     runner.fork(0, 2, len(ids) - 1)
-    count = (
-        6 if engine.exact else 2
-    )  # a prompt computed in other chunks may round differently, and then diverge
+    count = 6 if engine.exact else 2  # a prompt computed in other chunks may round differently, and then diverge
     assert answer(runner, 1, other, count, held=shared) == different[:count]
     assert answer(runner, 0, ids, count, held=len(ids) - 1) == expected[:count]
     runner.free(0)

@@ -48,9 +48,7 @@ def daemon(paths: Paths) -> Iterator[DaemonClient]:
 
 @pytest.fixture(scope="module")
 def client(daemon: DaemonClient) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{daemon.info.url}/v1", api_key="unused", max_retries=0, timeout=60
-    ) as client:
+    with openai.OpenAI(base_url=f"{daemon.info.url}/v1", api_key="unused", max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -74,16 +72,12 @@ def test_a_chat_streamed_and_whole_are_the_same_text(client: openai.OpenAI) -> N
 
 def test_several_at_once(client: openai.OpenAI) -> None:
     with ThreadPoolExecutor(3) as pool:
-        texts = list(
-            pool.map(lambda seed: streamed(client, max_tokens=8, seed=seed, temperature=1.0), range(3))
-        )
+        texts = list(pool.map(lambda seed: streamed(client, max_tokens=8, seed=seed, temperature=1.0), range(3)))
     assert all(texts)
 
 
 def test_limits_and_stops(client: openai.OpenAI) -> None:
-    short = client.completions.create(
-        model=MODEL, prompt="One, two, three, four,", max_tokens=3, temperature=0
-    )
+    short = client.completions.create(model=MODEL, prompt="One, two, three, four,", max_tokens=3, temperature=0)
     assert short.choices[0].finish_reason == "length"
     assert short.usage is not None
     assert short.usage.completion_tokens == 3
@@ -125,9 +119,7 @@ def test_a_stream_that_is_closed_frees_the_model(client: openai.OpenAI, daemon: 
 def test_a_worker_that_is_killed_fails_its_answers_and_the_next_is_served(
     client: openai.OpenAI, daemon: DaemonClient
 ) -> None:
-    stream = iter(
-        client.completions.create(model=MODEL, prompt="Once upon a time", stream=True, max_tokens=800)
-    )
+    stream = iter(client.completions.create(model=MODEL, prompt="Once upon a time", stream=True, max_tokens=800))
     next(stream)
     pid = daemon.ps()[0].pid
     assert pid is not None

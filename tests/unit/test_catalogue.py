@@ -80,10 +80,7 @@ def test_an_overlay_adds(paths: Paths) -> None:
 
 def test_an_overlay_changes_just_what_it_says(paths: Paths) -> None:
     before = Catalogue.load(paths).entries()[0]
-    text = (
-        HEAD
-        + '[models."smollm2:135m"]\nsampling = { top_p = 0.5 }\n[models."smollm2:135m".source]\nversion = "9"\n'
-    )
+    text = HEAD + '[models."smollm2:135m"]\nsampling = { top_p = 0.5 }\n[models."smollm2:135m".source]\nversion = "9"\n'
     after = overlay(paths, text).entries()[0]
     assert after.sampling == Sampling(temperature=0.2, top_p=0.5)
     assert (after.source.version, after.source.sha256) == ("9", before.source.sha256)
@@ -91,9 +88,7 @@ def test_an_overlay_changes_just_what_it_says(paths: Paths) -> None:
 
 
 def test_names_win_over_aliases_and_the_user_s_alias_over_a_shipped_one(paths: Paths) -> None:
-    entry = overlay(paths, HEAD + '[models."mine:1b"]\naliases = ["smollm2"]\n' + ENTRY).get(
-        parse_name("smollm2")
-    )
+    entry = overlay(paths, HEAD + '[models."mine:1b"]\naliases = ["smollm2"]\n' + ENTRY).get(parse_name("smollm2"))
     assert entry is not None
     assert entry.title == "Mine"
     entry = overlay(paths, HEAD + "[models.smollm2]\n" + ENTRY.replace('"mine:1b"', "smollm2")).get(
@@ -107,10 +102,7 @@ def test_an_overlay_s_alias_wins_wherever_its_entry_stands(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(edgellm, "__file__", str(tmp_path / "__init__.py"))
-    entries = [
-        f'[models."{name}:1"]\naliases = ["{name}"]\n' + ENTRY.replace("mine:1b", f"{name}:1")
-        for name in "ab"
-    ]
+    entries = [f'[models."{name}:1"]\naliases = ["{name}"]\n' + ENTRY.replace("mine:1b", f"{name}:1") for name in "ab"]
     (tmp_path / "models.toml").write_text(HEAD + "".join(entries))
     catalogue = overlay(paths, HEAD + '[models."a:1"]\naliases = ["b"]\n')
     entry = catalogue.get(parse_name("b"))

@@ -73,9 +73,7 @@ def test_a_running_one_is_found_whatever_the_proxies(
 
 
 def test_stale_files_count_for_nothing(paths: Paths, server: Server) -> None:
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
-    )
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     info = info_of(server)
     for stale in (
         msgspec.structs.replace(info, pid=int(dead.stdout)),
@@ -202,9 +200,7 @@ def test_a_crash_at_the_start_shows_no_traceback(paths: Paths, monkeypatch: pyte
     monkeypatch.setattr(client, "_daemon_argv", lambda *_: [sys.executable, "-c", "import no_such_module"])
     with pytest.raises(DaemonError) as caught:
         DaemonClient.connect_or_start(paths, Settings())
-    assert caught.value.message == (
-        "the daemon did not start:\nModuleNotFoundError: No module named 'no_such_module'"
-    )
+    assert caught.value.message == ("the daemon did not start:\nModuleNotFoundError: No module named 'no_such_module'")
 
 
 def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths) -> None:

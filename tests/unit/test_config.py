@@ -131,9 +131,7 @@ def test_bad_value_names_key_value_and_allowed(paths: Paths, variable: str, text
     assert error.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "line", ['port = "11435"', "port = true", "mmap = 1", 'host = ""', "keep_alive_s = nan"]
-)
+@pytest.mark.parametrize("line", ['port = "11435"', "port = true", "mmap = 1", 'host = ""', "keep_alive_s = nan"])
 def test_wrong_types_in_the_file(paths: Paths, line: str) -> None:
     write(paths, line)
     error = refuse(paths, {}, {})

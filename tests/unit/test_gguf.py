@@ -164,19 +164,14 @@ MALFORMED = {
     ),
     "array type": (counted([ARCH, string("a") + struct.pack("<IIQ", ARRAY, 99, 1)]), "type of a is 99"),
     "string in array": (
-        counted(
-            [ARCH, string("a") + struct.pack("<IIQ", ARRAY, STRING, 100) + struct.pack("<Q", HUGE) * 100]
-        ),
+        counted([ARCH, string("a") + struct.pack("<IIQ", ARRAY, STRING, 100) + struct.pack("<Q", HUGE) * 100]),
         "a string of a",
     ),
     "last string in array": (
         counted(
             [
                 ARCH,
-                string("a")
-                + struct.pack("<IIQ", ARRAY, STRING, 65)
-                + b"\0" * 512
-                + struct.pack("<Q", 1 << 20),
+                string("a") + struct.pack("<IIQ", ARRAY, STRING, 65) + b"\0" * 512 + struct.pack("<Q", 1 << 20),
             ]
         ),
         "a string of a",
@@ -306,9 +301,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @FUZZ
-@given(
-    changes=st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=8)
-)
+@given(changes=st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_fuzz_bytes(scratch: Path, changes: list[tuple[int, int]]) -> None:
     data = bytearray(VALID)
     for position, value in changes:

@@ -45,9 +45,7 @@ def test_values_of_the_wrong_type_count_as_absent(tmp_path: Path) -> None:
         key("llama.block_count", F32, 2.0),
         key("tokenizer.chat_template", U32, 1),
     ]
-    assert summary(tmp_path, build(keys, TENSORS)) == ModelSummary(
-        "some-file", "llama", 576, "Q4_1", 0, 0, False
-    )
+    assert summary(tmp_path, build(keys, TENSORS)) == ModelSummary("some-file", "llama", 576, "Q4_1", 0, 0, False)
 
 
 def test_an_unknown_file_type_falls_back_to_the_type_that_holds_most(tmp_path: Path) -> None:
@@ -73,9 +71,5 @@ def test_no_type_of_the_reference_is_missing() -> None:
     from gguf.constants import GGMLQuantizationType, LlamaFileType
 
     assert {kind.value for kind in GGMLQuantizationType} == set(TENSOR_TYPES)
-    named = {
-        kind.value: kind.name.split("_", 1)[1].removesuffix("_MOE")
-        for kind in LlamaFileType
-        if kind.value < 1024
-    }
+    named = {kind.value: kind.name.split("_", 1)[1].removesuffix("_MOE") for kind in LlamaFileType if kind.value < 1024}
     assert named == FILE_TYPES

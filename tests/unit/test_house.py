@@ -91,11 +91,7 @@ def test_every_room_imports_only_what_lies_below() -> None:
         for target in imports(path):
             if target.split(".")[0] in TREES and target.split(".")[0] != "edgellm":
                 broken.append(f"{module} imports {target}: backends and apps are found by entry point")
-            if (
-                target in names
-                and target.startswith("edgellm.")
-                and room(target) not in MAY_IMPORT[here] | {here}
-            ):
+            if target in names and target.startswith("edgellm.") and room(target) not in MAY_IMPORT[here] | {here}:
                 broken.append(f"{module} imports {target}")
             if target.split(".")[0] == "pydantic" and here != PYDANTIC_ROOM:
                 broken.append(f"{module} imports pydantic")
@@ -138,9 +134,7 @@ def test_no_circles() -> None:
 
 
 def test_no_file_outgrows_its_room() -> None:
-    long = [
-        f"{path}: {n}" for _, path in modules() if (n := len(path.read_text("utf-8").splitlines())) > LONGEST
-    ]
+    long = [f"{path}: {n}" for _, path in modules() if (n := len(path.read_text("utf-8").splitlines())) > LONGEST]
     assert not long, "\n".join(long)
 
 

@@ -75,9 +75,7 @@ def test_a_chat(service: FakeService, client: openai.OpenAI) -> None:
 
 def test_a_streamed_chat(service: FakeService, client: openai.OpenAI) -> None:
     chunks = list(
-        client.chat.completions.create(
-            model="fake", messages=USER, stream=True, stream_options={"include_usage": True}
-        )
+        client.chat.completions.create(model="fake", messages=USER, stream=True, stream_options={"include_usage": True})
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello"
     assert len({(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint) for chunk in chunks}) == 1
@@ -127,10 +125,7 @@ def test_line_separators_in_text_do_not_cut_events(service: FakeService, server:
     body = post(server, stream=True).content
     assert "\u2028".encode() not in body
     assert "\u0085".encode() not in body
-    assert (
-        datas(post(server, stream=True))[1]["choices"][0]["delta"]["content"]
-        == "a\u2028b\u0085c\u2029d\r\ne é"
-    )
+    assert datas(post(server, stream=True))[1]["choices"][0]["delta"]["content"] == "a\u2028b\u0085c\u2029d\r\ne é"
 
 
 def test_models(client: openai.OpenAI) -> None:
@@ -154,9 +149,7 @@ def test_an_unknown_model(client: openai.OpenAI) -> None:
         assert "did you mean fake?" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["../../etc/passwd", "/etc/passwd", "..\\x", "C:\\x", "\\\\host\\share", "a/../b"]
-)
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "..\\x", "C:\\x", "\\\\host\\share", "a/../b"])
 def test_names_that_are_paths(server: Server, name: str) -> None:
     response = post(server, model=name)
     assert response.status_code == 400
@@ -190,15 +183,11 @@ def test_a_request_that_fails_before_its_first_word(
 
 def test_completions_name_their_own_field(service: FakeService, server: Server) -> None:
     service.script = (Failed(ContextExceeded("too long", param="messages").info),)
-    response = httpx2.post(
-        server.url + "/v1/completions", json={"model": "fake", "prompt": "x"}, trust_env=False
-    )
+    response = httpx2.post(server.url + "/v1/completions", json={"model": "fake", "prompt": "x"}, trust_env=False)
     assert response.json()["error"]["param"] == "prompt"
 
 
-def test_a_request_that_fails_in_the_middle(
-    service: FakeService, server: Server, client: openai.OpenAI
-) -> None:
+def test_a_request_that_fails_in_the_middle(service: FakeService, server: Server, client: openai.OpenAI) -> None:
     service.script = (START, TextDelta("Hel"), Failed(WorkerDied("the process died").info))
     seen: list[object] = []
     with pytest.raises(openai.APIError, match="the process died") as caught:
@@ -235,9 +224,7 @@ def test_a_long_prefill_is_kept_alive(service: FakeService, server: Server, clie
 def test_request_ids(service: FakeService, server: Server) -> None:
     def sent(given: str) -> str:
         headers = {"x-request-id": given}
-        return str(
-            httpx2.get(server.url + "/v1/models", headers=headers, trust_env=False).headers["x-request-id"]
-        )
+        return str(httpx2.get(server.url + "/v1/models", headers=headers, trust_env=False).headers["x-request-id"])
 
     assert sent("my-id_1.2:3") == "my-id_1.2:3"
     assert sent("<script>").startswith("req_")

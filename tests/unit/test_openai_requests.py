@@ -191,9 +191,7 @@ def test_bad_values_are_refused_by_name(fields: dict[str, Any], param: str) -> N
     assert param in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "prompt", [[], [[]], None, 5, [1, "a"], [1, True], [-1], [[1, -1]], ["a", "b"], [1.5]]
-)
+@pytest.mark.parametrize("prompt", [[], [[]], None, 5, [1, "a"], [1, True], [-1], [[1, -1]], ["a", "b"], [1.5]])
 def test_bad_prompts_are_refused(prompt: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         completion(prompt=prompt)
@@ -201,9 +199,7 @@ def test_bad_prompts_are_refused(prompt: Any) -> None:
     assert caught.value.param.startswith("prompt")
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'{"model": "m"}', b'{"a": "\xff"}', b"[" * 100_000]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"model": "m"}', b'{"a": "\xff"}', b"[" * 100_000])
 def test_what_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         openai_requests.chat(body, "id")

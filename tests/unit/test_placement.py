@@ -195,7 +195,7 @@ def test_automatic_room_on_a_roomy_machine() -> None:
     placed = place(model(), COST, settings(), ROOMY, cores=6)
     assert (placed.context, placed.capacity) == (8192, 16384)
     assert (placed.threads, placed.threads_batch) == (6, 6)
-    assert (placed.max_sequences, placed.batch_tokens) == (16, 512)
+    assert (placed.max_sequences, placed.batch_tokens) == (32, 512)
     assert (placed.use_mmap, placed.use_mlock, placed.gpu_layers) == (True, False, 0)
 
 
@@ -265,9 +265,7 @@ def test_requested_capacity() -> None:
 
 
 def test_threads_and_small_batches() -> None:
-    placed = place(
-        model(), COST, settings(threads=3, batch_tokens=8, mmap=False, mlock=True, gpu_layers=7), ROOMY, 16
-    )
+    placed = place(model(), COST, settings(threads=3, batch_tokens=8, mmap=False, mlock=True, gpu_layers=7), ROOMY, 16)
     assert (placed.threads, placed.batch_tokens, placed.max_sequences) == (3, 8, 8)
     assert (placed.use_mmap, placed.use_mlock, placed.gpu_layers) == (False, True, 7)
     assert place(model(64), COST, settings(), ROOMY, 1).batch_tokens == 128

@@ -37,9 +37,7 @@ QUICK = Supervision(deaths=2, backoff_s=0.05, cooldown_s=60.0, polite_s=1.0)
 class House:
     """A pool on a machine of 1,000 MiB, of which 100 are kept for others; and what it made."""
 
-    def __init__(
-        self, settings: Settings = SETTINGS, others: int = 0, mapped: bool = False, **options: object
-    ) -> None:
+    def __init__(self, settings: Settings = SETTINGS, others: int = 0, mapped: bool = False, **options: object) -> None:
         self.others = others  # MiB taken by other programs
         self.mapped = mapped  # models are page cache, which the system calls available
         self.options = options
@@ -48,9 +46,7 @@ class House:
         self.pool = ModelPool(self.make, settings, self.memory)
 
     def make(self, load: Load) -> LocalModel:
-        model = LocalModel(
-            load, supervision=QUICK, argv=[sys.executable, "-P", str(FAKE), json.dumps(self.options)]
-        )
+        model = LocalModel(load, supervision=QUICK, argv=[sys.executable, "-P", str(FAKE), json.dumps(self.options)])
         self.models.append(model)
         return model
 
@@ -58,9 +54,7 @@ class House:
         taken = sum(one.size for one in self.pool.loaded() if one.state == "ready" and not self.mapped)
         return Memory(1000 * MIB, 1000 * MIB - self.others * MIB - taken)
 
-    def want(
-        self, name: str, size: int = 300, *, digest: str = "d1", context: int = 512, least: int = 0
-    ) -> Wanted:
+    def want(self, name: str, size: int = 300, *, digest: str = "d1", context: int = 512, least: int = 0) -> Wanted:
         """A model of `size` MiB; `least`: it makes do with that much."""
 
         def plan(memory: Memory) -> ModelPlan:
@@ -81,9 +75,7 @@ class House:
     async def ask(self, wanted: Wanted, text: str = "echo hi", **extra: Any) -> list[Event]:
         request = GenerateRequest(id="r", model=wanted.name, prompt=Text(text), **extra)
         events = [event async for event in self.pool.generate(wanted, request)]
-        assert [isinstance(event, Finished | Failed) for event in events] == [False] * (len(events) - 1) + [
-            True
-        ]
+        assert [isinstance(event, Finished | Failed) for event in events] == [False] * (len(events) - 1) + [True]
         return events
 
     async def finish(self, wanted: Wanted, text: str = "echo hi", **extra: Any) -> None:
@@ -314,9 +306,7 @@ def test_who_needs_a_larger_context_is_not_kept_waiting_by_new_requests() -> Non
         await until(lambda: house.loaded() == ["a"] and house.of("a").running == 1)
         larger = asyncio.create_task(ask("larger", "echo x", 2048))
         await asyncio.sleep(0.01)
-        later = asyncio.create_task(
-            ask("later", "echo x", 512)
-        )  # the old one would do, if it were not on its way out
+        later = asyncio.create_task(ask("later", "echo x", 512))  # the old one would do, if it were not on its way out
         await asyncio.gather(running, larger, later)
         assert order[0] == "running"
         assert [model.load.placement.context for model in house.models] == [512, 2048]

@@ -108,11 +108,7 @@ def test_no_template_lets_them_through(content: str, template: str, last: str) -
     assert text.count(content) >= len(turns)
 
 
-@given(
-    st.lists(
-        st.sampled_from([*CONTROL, "<", "|>", "im_end", "/", "\ufdd0", "\ufdd1", " ", "é", "\n"]), max_size=8
-    )
-)
+@given(st.lists(st.sampled_from([*CONTROL, "<", "|>", "im_end", "/", "\ufdd0", "\ufdd1", " ", "é", "\n"]), max_size=8))
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_any_content_encodes_like_plain_text(parts: list[str]) -> None:
     content = "".join(parts)
@@ -135,9 +131,7 @@ def test_text_as_json_is_user_text_too() -> None:
 
 
 def test_a_marked_text_that_the_template_cuts_off_leaves_nothing() -> None:
-    text = encoded(
-        ByteTokenizer(THINKING), ("user", "a"), ("assistant", "<think>\nb\n</think>\n\nc"), ("user", "d")
-    )
+    text = encoded(ByteTokenizer(THINKING), ("user", "a"), ("assistant", "<think>\nb\n</think>\n\nc"), ("user", "d"))
     assert "«<|im_start|>»assistant\nc«<|im_end|>»" in text
 
 
@@ -290,9 +284,7 @@ def test_smollm2_conversation(smollm2_tokenizer: Tokenizer) -> None:
     ids = encoder.encode(Messages((Message("system", "S"), Message("user", evil))))
     start, end = smollm2_tokenizer.encode("<|im_start|><|im_end|>", special=True)
     assert (ids.count(start), ids.count(end), ids[0]) == (3, 2, start)
-    assert b"".join(map(smollm2_tokenizer.token_bytes, ids)).decode() == (
-        f"system\nS\nuser\n{evil}\nassistant\n"
-    )
+    assert b"".join(map(smollm2_tokenizer.token_bytes, ids)).decode() == (f"system\nS\nuser\n{evil}\nassistant\n")
     assert smollm2_tokenizer.encode(f"user\n{evil}", special=False) == ids[ids.index(start, 1) + 1 : -6]
 
 

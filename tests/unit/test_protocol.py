@@ -40,9 +40,7 @@ from edgellm.engine.protocol import (
 )
 from edgellm.errors import ContextExceeded, EdgeError, WorkerDied
 
-PLACEMENT = Placement(
-    context=512, capacity=1024, max_sequences=4, batch_tokens=64, threads=2, threads_batch=2
-)
+PLACEMENT = Placement(context=512, capacity=1024, max_sequences=4, batch_tokens=64, threads=2, threads_batch=2)
 TO_WORKER: list[Any] = [
     Load("fake", "/m.gguf", PLACEMENT, "m:latest"),
     Generate(

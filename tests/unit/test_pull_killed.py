@@ -63,9 +63,7 @@ def ended(process: subprocess.Popen[str], children: list[psutil.Process]) -> Non
 
 
 @pytest.mark.parametrize("stage", ["verify", "publish"])
-def test_killed_after_the_download(
-    stage: str, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_after_the_download(stage: str, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = make_wheel(tmp_path / "links", DATA)
     add_entry(paths, DATA)
     settings = pip_settings(links=wheel.parent, cache=tmp_path / "cache")
@@ -101,9 +99,7 @@ def test_a_leftover_that_is_cut_short_is_fetched_anew(
 
 
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
-def test_stopped_while_downloading(
-    how: str, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_while_downloading(how: str, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = make_wheel(tmp_path / "served", DATA, ballast=600_000)
     add_entry(paths, DATA)
     with serving(wheel) as index:

@@ -136,9 +136,7 @@ def test_paths_relative_and_with_a_tilde(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    sources = {
-        do(form, "mine").manifest.model.source for form in (f"./{some.name}", some.name, f"~/{some.name}")
-    }
+    sources = {do(form, "mine").manifest.model.source for form in (f"./{some.name}", some.name, f"~/{some.name}")}
     assert sources == {f"file:{some}"}
 
 
@@ -252,9 +250,7 @@ def test_a_disk_that_fills_up_while_copying(
     assert leftovers(paths) == []
 
 
-def test_leftovers_of_killed_imports_are_swept_and_running_ones_are_not(
-    do: Import, some: Path, paths: Paths
-) -> None:
+def test_leftovers_of_killed_imports_are_swept_and_running_ones_are_not(do: Import, some: Path, paths: Paths) -> None:
     from filelock import FileLock
 
     partial = paths.models / "partial"

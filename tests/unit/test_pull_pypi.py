@@ -137,9 +137,7 @@ def test_a_file_that_is_no_model_is_not_published(paths: Paths, links: Path) -> 
     assert nothing_left(paths)
 
 
-def test_no_room_is_noticed_before_downloading(
-    paths: Paths, links: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_is_noticed_before_downloading(paths: Paths, links: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_entry(paths, DATA)
     usage = shutil.disk_usage(links)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=staging.SPARE + len(DATA)))
@@ -220,9 +218,7 @@ def test_two_pulls_at_once_download_once(
     assert len(list((paths.models / "blobs").iterdir())) == 1
 
 
-def test_an_index_that_cannot_be_reached(
-    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_cannot_be_reached(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_entry(paths, DATA)
     use_index("http://127.0.0.1:9/simple", tmp_path, monkeypatch)
     reports: list[PullProgress] = []
@@ -253,9 +249,7 @@ RETRY = (
     "by 'NewConnectionError(\"HTTPConnection(host='127.0.0.1', port=9): Failed to establish a new connection: "
     "[Errno 111] Connection refused\")': /simple/x/"
 )
-OLD_RETRY = RETRY.replace(
-    "HTTPConnection(host='127.0.0.1', port=9)", "<pip._vendor.HTTPConnection object at 0x7f>"
-)
+OLD_RETRY = RETRY.replace("HTTPConnection(host='127.0.0.1', port=9)", "<pip._vendor.HTTPConnection object at 0x7f>")
 REFUSED = "(Failed to establish a new connection: [Errno 111] Connection refused)"
 UNAUTHORISED = "ERROR: HTTP error 401 Client Error: Unauthorized for url: u"
 NO_SPACE = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"

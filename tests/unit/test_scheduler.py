@@ -280,15 +280,11 @@ def test_parked_bytes_stay_within_their_budget_oldest_first() -> None:
     assert bench.scheduler.cache.held(tokens(100, 120), "") == 100
 
 
-@pytest.mark.parametrize(
-    "behaviour", [FakeBehaviour(), FakeBehaviour(window=12), FakeBehaviour(recurrent=True)]
-)
+@pytest.mark.parametrize("behaviour", [FakeBehaviour(), FakeBehaviour(window=12), FakeBehaviour(recurrent=True)])
 def test_whatever_is_shared_parked_or_suspended_the_text_is_that_of_a_job_alone(
     behaviour: FakeBehaviour,
 ) -> None:
-    bench = Bench(
-        placement(capacity=400), behaviour, Limits(idle_cells=100, parked_bytes=8 * 300, max_running=5)
-    )
+    bench = Bench(placement(capacity=400), behaviour, Limits(idle_cells=100, parked_bytes=8 * 300, max_running=5))
     prompts = [tokens(50 + 13 * (i % 5), 20 * (i % 3)) + tokens(10, i) for i in range(24)]
     for i, prompt in enumerate(prompts):
         bench.add(f"j{i}", prompt, 20, priority=i % 2)
@@ -303,9 +299,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench(
-            placement(capacity=320, max_sequences=6), limits=Limits(idle_cells=80, parked_bytes=1600)
-        )
+        self.bench = Bench(placement(capacity=320, max_sequences=6), limits=Limits(idle_cells=80, parked_bytes=1600))
         self.jobs: dict[str, Job] = {}
         self.cancelled: set[str] = set()
         self.count = 0

@@ -41,9 +41,7 @@ def start(home: Path) -> Iterator[Start]:
     """Start a daemon whose answers take `seconds`; all are gone when the test is over."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(
-        seconds: float, *arguments: str, detached: bool = True, **settings: object
-    ) -> subprocess.Popen[str]:
+    def start(seconds: float, *arguments: str, detached: bool = True, **settings: object) -> subprocess.Popen[str]:
         argv = [sys.executable, str(FAKE), str(seconds), "--settings", json.dumps({"port": 0} | settings)]
         argv += ["--detached"] if detached else []
         process = subprocess.Popen([*argv, *arguments], stderr=subprocess.PIPE, text=True)
@@ -168,10 +166,7 @@ def test_the_token_ends_it(start: Start, paths: Paths) -> None:
     process = start(0.0, detached=False)
     info = announced(paths, process)
     headers = {"authorization": f"Bearer {info.token}"}
-    assert (
-        httpx2.post(info.url + "/edgellm/v1/shutdown", json={}, headers=headers, trust_env=False).status_code
-        == 202
-    )
+    assert httpx2.post(info.url + "/edgellm/v1/shutdown", json={}, headers=headers, trust_env=False).status_code == 202
     assert ended(process) == 0
 
 
@@ -190,9 +185,7 @@ def test_open_doors_are_refused(start: Start, paths: Paths) -> None:
 def test_a_taken_port_names_who_has_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            DaemonError, match=rf"port {port} on 127.0.0.1 is taken by .*pid {os.getpid()}"
-        ) as caught:
+        with pytest.raises(DaemonError, match=rf"port {port} on 127.0.0.1 is taken by .*pid {os.getpid()}") as caught:
             bind(Settings(port=port), any_port=False)
         assert "--port" in (caught.value.hint or "")
         with bind(Settings(port=port), any_port=True) as other:

@@ -41,9 +41,7 @@ def test_requests_are_counted_on_their_way_through() -> None:
         for script in (service.script, (Started(7, 0, 1), TextDelta("Hel"), Failed(WorkerDied("gone").info))):
             service.script = script
             for stream in (False, True):
-                httpx2.post(
-                    server.url + "/v1/chat/completions", json=CHAT | {"stream": stream}, trust_env=False
-                )
+                httpx2.post(server.url + "/v1/chat/completions", json=CHAT | {"stream": stream}, trust_env=False)
         found = scraped()
     assert (found["edgellm_requests_running"], found["edgellm_requests_waiting"]) == (2.0, 1.0)
     assert found["edgellm_worker_restarts_total"] == 3

@@ -84,9 +84,7 @@ def test_an_unknown_model_has_a_status(service: FakeService, server: Server) -> 
         ({"prompt": Tokens((1, -1))}, "prompt"),
     ],
 )
-def test_values_out_of_range(
-    service: FakeService, server: Server, changes: dict[str, Any], param: str
-) -> None:
+def test_values_out_of_range(service: FakeService, server: Server, changes: dict[str, Any], param: str) -> None:
     response = post(server, "generate", msgspec.structs.replace(REQUEST, **changes))
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param

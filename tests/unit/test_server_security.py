@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 
 from edgellm.config import Settings
 from edgellm.contracts.events import Started, TextDelta
+from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import ConfigError
 from edgellm.server.security import Security
 
@@ -65,9 +66,14 @@ def _all(connection: socket.socket) -> bytes:
 
 
 def requests_of(server: Server) -> int:
+    return len(asked(server))
+
+
+def asked(server: Server) -> list[GenerateRequest]:
+    """The requests that reached the service."""
     service = server.app.state.front.service
     assert isinstance(service, FakeService)
-    return len(service.requests)
+    return service.requests
 
 
 # -- host --------------------------------------------------------------------------------------------
@@ -176,9 +182,7 @@ def test_all_origins_at_once_cannot_be_allowed() -> None:
 # -- content type ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
-)
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 def test_only_json_is_a_request(server: Server, kind: str) -> None:
     before = requests_of(server)
     for path in ("/v1/chat/completions", "/edgellm/v1/stop", "/edgellm/v1/shutdown"):
@@ -190,9 +194,7 @@ def test_only_json_is_a_request(server: Server, kind: str) -> None:
 
 
 def test_json_with_a_charset_is_json(server: Server) -> None:
-    response = chat(
-        server, {"content-type": "application/json; charset=utf-8"}, json=None, content=json.dumps(CHAT)
-    )
+    response = chat(server, {"content-type": "application/json; charset=utf-8"}, json=None, content=json.dumps(CHAT))
     assert response.status_code == 200
 
 
@@ -259,6 +261,22 @@ def test_keys_that_do_not(locked: Server, headers: dict[str, str]) -> None:
     assert response.json()["error"]["code"] == "unauthorized"
 
 
+def test_keys_share_no_cached_prompts(locked: Server) -> None:
+    native = {"id": "", "model": "fake", "prompt": {"type": "text", "text": "hi"}, "cache_key": "somebody else's"}
+    chat(locked, {"x-api-key": KEY})
+    chat(locked, {"authorization": f"Bearer {TOKEN}"})
+    httpx2.post(locked.url + "/edgellm/v1/generate", json=native, headers={"x-api-key": KEY}, trust_env=False)
+    mine, tokens, again = (request.cache_key for request in asked(locked)[-3:])
+    assert mine == again != tokens
+    assert KEY not in mine
+
+
+def test_without_keys_all_share(server: Server) -> None:
+    chat(server)
+    chat(server, {"x-api-key": "anything"})
+    assert [request.cache_key for request in asked(server)[-2:]] == ["", ""]
+
+
 def test_keys_are_kept_as_hashes_only() -> None:
     security = Security.of(Settings(api_keys=("schlüssel",)), TOKEN)
     assert "schlüssel" not in repr(security)
@@ -288,9 +306,7 @@ def test_a_chunked_body_that_does_not(server: Server) -> None:
 
 def test_a_client_that_sends_everything_first_still_reads_the_413(server: Server) -> None:
     assert (
-        chat(
-            server, content=b" " * 5_000_000, json=None, headers={"content-type": "application/json"}
-        ).status_code
+        chat(server, content=b" " * 5_000_000, json=None, headers={"content-type": "application/json"}).status_code
         == 413
     )
     assert chat(server).status_code == 200
@@ -318,9 +334,7 @@ def test_a_head_that_never_ends(server: Server) -> None:
 def test_a_head_that_comes_byte_by_byte(server: Server) -> None:
     before = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-        threading.Thread(
-            target=_drip, args=(connection, b"GET /health HTTP/1.1\r\nX-Slow: " + b"y" * 200)
-        ).start()
+        threading.Thread(target=_drip, args=(connection, b"GET /health HTTP/1.1\r\nX-Slow: " + b"y" * 200)).start()
         answer = _all(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert 0.5 < time.monotonic() - before < 2

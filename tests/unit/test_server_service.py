@@ -86,9 +86,7 @@ def test_what_a_request_leaves_open_is_filled_in(paths: Paths) -> None:
     ("setting", "asked", "limit"),
     [(0.0, None, None), (0.0, 5.0, 5.0), (3.0, None, 3.0), (3.0, 5.0, 3.0), (3.0, 1.0, 1.0)],
 )
-def test_the_shorter_time_limit_holds(
-    paths: Paths, setting: float, asked: float | None, limit: float | None
-) -> None:
+def test_the_shorter_time_limit_holds(paths: Paths, setting: float, asked: float | None, limit: float | None) -> None:
     service, pool = made(paths, Settings(request_timeout_s=setting))
     events_of(service, timeout_s=asked)
     assert pool.asked[0][1].timeout_s == limit
@@ -107,9 +105,7 @@ def test_a_model_that_is_not_there_fails_as_an_event(paths: Paths) -> None:
 
 def test_folders_of_ours_stay_here(paths: Paths) -> None:
     service, pool = made(paths)
-    error = BadModelFile(
-        f"{paths.models}/blobs/sha256-0: magic is wrong", hint=f"look into {paths.logs}/daemon.log"
-    )
+    error = BadModelFile(f"{paths.models}/blobs/sha256-0: magic is wrong", hint=f"look into {paths.logs}/daemon.log")
     pool.events = [Failed(error.info)]
     (event,) = events_of(service)
     assert isinstance(event, Failed)

@@ -48,9 +48,7 @@ def manifest(name: str, data: bytes, source: str = "file:/a.gguf") -> Manifest:
     )
 
 
-def put(
-    store: Store, paths: Paths, name: str, data: bytes | None = None, source: str = "file:/a.gguf"
-) -> Manifest:
+def put(store: Store, paths: Paths, name: str, data: bytes | None = None, source: str = "file:/a.gguf") -> Manifest:
     data = tiny() if data is None else data
     made = manifest(name, data, source)
     staged = paths.models / "partial" / "x"
@@ -124,9 +122,7 @@ def test_replacing_a_name_drops_what_it_held(store: Store, paths: Paths) -> None
         ("pypi:p==1/x.gguf", "file:/x.gguf", False),
     ],
 )
-def test_a_name_is_not_taken_from_another_model(
-    store: Store, paths: Paths, old: str, new: str, allowed: bool
-) -> None:
+def test_a_name_is_not_taken_from_another_model(store: Store, paths: Paths, old: str, new: str, allowed: bool) -> None:
     before = put(store, paths, "a", tiny("Old"), old)
     put(store, paths, "a", tiny("Old"), new)  # the same contents from anywhere are no conflict
     put(store, paths, "a", tiny("Old"), old)
@@ -283,9 +279,7 @@ def test_touching_never_fails(store: Store, paths: Paths) -> None:
     assert store.last_used("a:2") is None
 
 
-def test_a_busy_store_is_an_error_not_a_hang(
-    store: Store, paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_store_is_an_error_not_a_hang(store: Store, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     from filelock import FileLock
 
     put(store, paths, "a")

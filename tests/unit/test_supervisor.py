@@ -30,9 +30,7 @@ from edgellm.engine.supervisor import LocalModel
 from edgellm.errors import ErrorInfo
 
 FAKE = Path(__file__).parent.parent / "fake_worker.py"
-PLACEMENT = Placement(
-    context=512, capacity=1024, max_sequences=4, batch_tokens=64, threads=1, threads_batch=1
-)
+PLACEMENT = Placement(context=512, capacity=1024, max_sequences=4, batch_tokens=64, threads=1, threads_batch=1)
 QUICK = Supervision(
     heartbeat_timeout_s=0.6,
     hello_timeout_s=5.0,
@@ -146,9 +144,7 @@ def test_a_refused_file_fails_every_waiter_and_is_not_tried_in_a_loop(tmp_path: 
         async with model(starts=str(tmp_path / "starts"), load="error") as it:
             answers = await asyncio.gather(*(answer(it, "echo x") for _ in range(3)))
             for events in answers:
-                assert error_of(events) == ErrorInfo(
-                    "load_failed", "tiny:latest: no such tensor", "pull it again"
-                )
+                assert error_of(events) == ErrorInfo("load_failed", "tiny:latest: no such tensor", "pull it again")
             assert it.status().state == "failed"
             assert it.status().detail == "tiny:latest: no such tensor"
             assert len(starts(tmp_path / "starts")) == 1
@@ -476,9 +472,7 @@ def test_large_prompts_pass_and_too_large_ones_are_refused() -> None:
             await answer(it, "echo warm")
             pending = [asyncio.create_task(answer(it, "count " + "x" * size)) for size in sizes]
             await asyncio.sleep(0)
-            assert (
-                len(it._unsent) == 2
-            )  # the pipe is full: they wait here, where a cancel still costs nothing
+            assert len(it._unsent) == 2  # the pipe is full: they wait here, where a cancel still costs nothing
             answers = await asyncio.gather(*pending)
             assert [text_of(events).strip() for events in answers] == [str(size) for size in sizes]
             error = error_of(await answer(it, "count " + "x" * FRAME_LIMIT))
@@ -634,9 +628,7 @@ asyncio.run(main())
     "options",
     [
         {"pdeathsig": False},  # end of file alone
-        pytest.param(
-            {"deaf": True}, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux has prctl")
-        ),
+        pytest.param({"deaf": True}, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux has prctl")),
     ],
 )
 def test_a_killed_parent_takes_the_worker_along(options: dict[str, object]) -> None:

@@ -59,9 +59,9 @@ def unfinished(data: bytes) -> int:
 BYTES = st.one_of(
     st.binary(max_size=40),
     st.text("ab€é😀\ud7ff\U0010ffff", max_size=20).map(str.encode),
-    st.lists(
-        st.sampled_from([b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xe2", b"\xed", b"\xa0", b"a", b"\xc3"])
-    ).map(b"".join),
+    st.lists(st.sampled_from([b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xe2", b"\xed", b"\xa0", b"a", b"\xc3"])).map(
+        b"".join
+    ),
 )
 STOPS = st.lists(st.text("ab€😀\ufffd", min_size=1, max_size=5), max_size=4).map(tuple)
 
@@ -99,9 +99,7 @@ def test_no_more_is_held_back_than_may_still_matter(pieces: list[bytes], stop: t
         data = b"".join(pieces[:count])
         certain = data[: len(data) - unfinished(data)]
         text, stopped = answer(certain, stop)
-        held = max(
-            (n for s in stop for n in range(len(s)) if not stopped and n and text.endswith(s[:n])), default=0
-        )
+        held = max((n for s in stop for n in range(len(s)) if not stopped and n and text.endswith(s[:n])), default=0)
         assert "".join(texts[:count]) == text[: len(text) - held]
 
 

