@@ -10,21 +10,24 @@ MIB = 1024 * 1024
 F16_BYTES = 2
 F32_BYTES = 4
 
-# Measured on Linux: the interpreter with numpy and llama.cpp's libraries, before any model, is 75 MiB resident.
-PROCESS = 80 * MIB
+# Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model.
+PROCESS = 64 * MIB
 SEQUENCES = 16  # rows of logits kept, in the scratch buffer and beside it
 MICRO_BATCH = 512  # tokens computed at once
+WORD = 220  # bytes per vocabulary entry, measured; the tokenizer may hold a second copy
 
 
 def cost_model(model: ModelFile) -> CostModel:
     """Weights as stored, an F16 KV cell per token and attention layer, scratch for a micro-batch.
 
+    Each token of capacity also widens the F16 attention mask by a micro-batch; windowed layers have a mask of their own.
     Windowed layers are counted as if they kept everything: an upper bound that is exact while the capacity is below
     window x sequences.
     """
+    masks = 2 if _number(model, "attention.sliding_window") else 1
     return CostModel(
         weights=sum(tensor.nbytes for tensor in model.tensors),
-        kv_per_token=kv_values_per_token(model) * F16_BYTES,
+        kv_per_token=(kv_values_per_token(model) + masks * MICRO_BATCH) * F16_BYTES,
         overhead=PROCESS + _scratch(model),
     )
 
@@ -67,11 +70,13 @@ def _head_size(model: ModelFile, key: str) -> int:
 
 
 def _scratch(model: ModelFile) -> int:
-    """Activations of a micro-batch and rows of logits. The factors are fitted to llama.cpp's own reports, upwards."""
+    """Activations of a micro-batch, rows of logits, the vocabulary: fitted, upwards, to what llama.cpp reports."""
     embedding = _number(model, "embedding_length")
     widest = max((t.shape[-1] for t in model.tensors if ".ffn_up" in t.name or ".ffn_gate" in t.name), default=0)
     vocabulary = max((t.shape[-1] for t in model.tensors if t.name == "token_embd.weight"), default=0)
-    return F32_BYTES * (MICRO_BATCH * (8 * embedding + 3 * widest) + 2 * SEQUENCES * vocabulary)
+    activations = MICRO_BATCH * (8 * embedding + 3 * widest)
+    logits = 2 * SEQUENCES * vocabulary
+    return F32_BYTES * (activations + logits) + 2 * WORD * vocabulary
 
 
 def _number(model: ModelFile, key: str) -> int:
