@@ -182,9 +182,7 @@ def test_layers_are_counted_by_what_they_store(smollm2: Path) -> None:
     tensors = tuple(TensorInfo(name, "F32", shape, 4, 0) for name, shape in shapes.items())
     metadata = {"x.block_count": 5, "x.embedding_length": 64, "x.attention.head_count": 4}
     heads = {"x.attention.head_count_kv": [0, 2, 1, 1, 1]}
-    model = msgspec.structs.replace(
-        read_model(smollm2), architecture="x", metadata=metadata | heads, tensors=tensors
-    )
+    model = msgspec.structs.replace(read_model(smollm2), architecture="x", metadata=metadata | heads, tensors=tensors)
     assert kv_values_per_token(model) == 2 * (16 + 16) + 40 + 24 * 2
 
 

@@ -1,0 +1,91 @@
+"""The engine in docs/plugins.md works as printed, and discovery says what it cannot use and why."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files import Key, build, key
+
+from edgellm import plugins
+from edgellm.contracts.engine import Available, Placement, Unavailable
+from edgellm.contracts.events import Finished, Started, TextDelta
+from edgellm.contracts.request import GenerateRequest, Message, Messages
+from edgellm.engine.core import EngineCore
+from edgellm.engine.prompt import PromptEncoder
+from edgellm.errors import EngineUnavailable
+from edgellm.formats.gguf import read_model
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "plugins.md"
+ROOM = Placement(context=256, capacity=512, max_sequences=4, batch_tokens=64, threads=1, threads_batch=1)
+
+
+def printed() -> Any:
+    """The plugin object of the page's Python block."""
+    block = re.search(r"```python\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    assert block
+    namespace: dict[str, Any] = {}
+    exec(block.group(1), namespace)
+    return namespace["plugin"]
+
+
+def parrot_file(folder: Path, architecture: str = "parrot") -> Path:
+    keys: list[Key] = [key("general.architecture", 8, architecture)]
+    path = folder / f"{architecture}.gguf"
+    path.write_bytes(build(keys, []))
+    return path
+
+
+def test_the_ten_line_engine_answers(tmp_path: Path) -> None:
+    plugin = printed()
+    model = read_model(parrot_file(tmp_path))
+    assert plugin.supports(model) is None
+    tokenizer = plugin.tokenizer(model)
+    core = EngineCore("parrot", plugin.load(model, ROOM, lambda done: None), tokenizer)
+    core.warm_up()
+    request = GenerateRequest(id="1", model="parrot", prompt=Messages((Message("user", "Pretty 鸚鵡!"),)))
+    events = core.add(request, PromptEncoder(tokenizer).encode(request.prompt))
+    while not core.idle:
+        events += core.step()
+    assert isinstance(events[0][1], Started)
+    assert isinstance(events[-1][1], Finished)
+    assert "".join(e.text for _, e in events if isinstance(e, TextDelta)) == "Pretty 鸚鵡!\n"
+
+
+def test_it_refuses_other_models(tmp_path: Path) -> None:
+    assert printed().supports(read_model(parrot_file(tmp_path, "llama"))) == "it only runs parrots"
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **engines: str) -> None:
+    points = [EntryPoint(name, value, plugins.ENGINES) for name, value in engines.items()]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [p for p in points if p.group == group])
+
+
+def test_what_cannot_be_imported_is_unavailable_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, broken="no_such_module_anywhere:plugin")
+    state = plugins.probe("broken")
+    assert isinstance(state, Unavailable)
+    assert "no_such_module_anywhere" in state.reason
+    assert "reinstall" in state.hint
+
+
+def test_an_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake="fake_runner:plugin")
+    with pytest.raises(EngineUnavailable, match="no engine named llama") as caught:
+        plugins.engine("llama")
+    assert "fake" in (caught.value.hint or "")
+
+
+def test_an_engine_is_found_for_a_model_or_every_reason_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = read_model(parrot_file(tmp_path))
+    monkeypatch.setattr(plugins, "_load", lambda entry: printed())
+    install(monkeypatch, parrot="unused:plugin")
+    assert plugins.engine_for(model).name == "parrot"
+    assert isinstance(plugins.probe("parrot"), Available)
+    with pytest.raises(EngineUnavailable, match="parrot: it only runs parrots"):
+        plugins.engine_for(read_model(parrot_file(tmp_path, "llama")))
