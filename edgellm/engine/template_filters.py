@@ -51,9 +51,7 @@ class Metered(Protocol):
 
 def operate(meter: Meter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right`, refused where the result would be too large."""
-    if symbol == "+" and isinstance(left, (str, list, tuple)) and isinstance(right, (str, list, tuple)):
-        meter.fits(len(left) + len(right))
-    elif symbol == "*":
+    if symbol == "*":
         _check_product(meter, left, right)
     elif symbol == "**" and not (isinstance(right, (int, float)) and abs(right) <= _EXPONENT):
         raise TemplateLimit("a power with a large or unknown exponent")

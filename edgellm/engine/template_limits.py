@@ -51,14 +51,13 @@ class Meter:
         self._deadline = time.monotonic() + seconds
         self._weights: dict[int, tuple[object, int]] = {}  # the object is kept, so that its id stays its own
 
-    def tick(self) -> bool:
-        """Raise TemplateLimit when time is up; always true, so that it fits into a condition."""
+    def tick(self) -> None:
+        """Raise TemplateLimit when time is up."""
         if time.monotonic() > self._deadline:
             used = time.thread_time() - self._started
             if used >= self._seconds:
                 raise TemplateLimit(f"it ran for more than {self._seconds:g} s")
             self._deadline = time.monotonic() + self._seconds - used
-        return True
 
     def fits(self, size: int) -> None:
         """Raise TemplateLimit when a value of `size` characters or items would be too large."""

@@ -208,9 +208,9 @@ class _Generator(CodeGenerator):
 class _Checks(NodeTransformer):
     """Refuses syntax outside `_NODES` and adds the checks Jinja has no hook for.
 
-    loop bodies and loop conditions   tick
-    [a, b]  (a, b)  {k: v}  x[i:j]    account for the new value (not where all parts are constants)
-    a ~ b                             join through the meter
+    loop bodies                      tick (a loop's condition alone cannot take long: what it runs over is bounded)
+    [a, b]  (a, b)  {k: v}  x[i:j]   account for the new value (not where all parts are constants)
+    a ~ b                            join through the meter
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -225,9 +225,8 @@ class _Checks(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - Jinja's naming
         node = self.generic_visit(node)  # type: ignore[assignment]
-        node.body.insert(0, nodes.ExprStmt(_filter(_true(node), _TICK), lineno=node.lineno))
-        if node.test is not None:
-            node.test = nodes.And(_filter(_true(node), _TICK), node.test, lineno=node.lineno)
+        tick = _filter(nodes.Const(True, lineno=node.lineno), _TICK)
+        node.body.insert(0, nodes.ExprStmt(tick, lineno=node.lineno))
         return node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
@@ -251,10 +250,6 @@ class _Checks(NodeTransformer):
         constant = all(isinstance(part, nodes.Const) for part in parts)
         self.generic_visit(node)
         return node if constant else _filter(node, _MADE)
-
-
-def _true(node: nodes.Node) -> nodes.Const:
-    return nodes.Const(True, lineno=node.lineno)
 
 
 def _filter(node: nodes.Expr, name: str) -> nodes.Filter:

@@ -247,6 +247,7 @@ def test_broken_templates_are_the_model_files_fault(source: str, why: str) -> No
             "TrueTrueTrueTrueFalse",
         ),
         ("{{ strftime_now('%Y-%m-%d') }}", "2025-03-09"),
+        ("{{ ('<' | e) + '<' }}", "&lt;<"),
         ("{{ {'items': 1}['items'] }}{{ messages[0]['role'] }}{{ messages[0].get('x', 'y') }}", "1usery"),
     ],
 )

@@ -41,6 +41,8 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) CONDITION %}BODY{% e
         LOOP.replace("CONDITION", "").replace("BODY", ""),
         LOOP.replace("CONDITION", "if false").replace("BODY", ""),
         LOOP.replace("CONDITION", "").replace("BODY", "{% set x = i * j %}"),
+        "{% set r = range(99999) | list %}{% for a in r %}{% for b in r %}{% for c in r %}"
+        + "{% endfor %}" * 3,
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{% set x = [3, 1] * 20000 %}{% for i in range(99999) %}{% if x | sort | first %}{% endif %}{% endfor %}",
         "{{ ([[1, 2, 3]] * 90000) | sum(start=[]) | length }}",
@@ -101,6 +103,10 @@ def _slow_clock() -> datetime:
         "{% macro d(x) %}{{ x }}{{ x }}{% endmacro %}" + grow("d(x)"),
         "{% set ns = namespace(x='a') %}{% for i in range(60) %}"
         "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}{% endfor %}",
+        "{{ ('a' * 9999) | replace('a', 'b' * 9999) }}",
+        "{{ ('a' * 9999).replace('a', 'b' * 9999) }}",
+        "{{ range(99) | join('a' * 900000) }}",
+        "{{ ('a' * 900000).join('b' * 99) }}",
         "{{ 'a' | center(10**9) }}",
         "{{ 'a'.center(10**9) }}",
         "{{ 'a'.ljust(10**9) }}",
@@ -138,8 +144,10 @@ def test_growth_is_refused_before_it_happens(source: str) -> None:
     assert time.thread_time() - started < 2
 
 
-def test_memory_made_in_many_small_parts_counts_too() -> None:
-    assert "MiB of memory" in stopped("{% macro f(s) %}{{ f(s[1:]) }}{% endmacro %}{{ f('a' * 1000000) }}")
+@pytest.mark.parametrize("value", ["s[1:]", "s.upper()", "s | upper", "s ~ i", "s + 'b'"])
+def test_memory_made_in_many_parts_counts_too(value: str) -> None:
+    loop = f"{{% for i in range(9999) %}}{{% set x = {value} %}}{{% endfor %}}"
+    assert "MiB of memory" in stopped("{% set s = 'a' * 1000000 %}" + loop)
 
 
 @pytest.mark.parametrize(
