@@ -87,6 +87,7 @@ class Worker:
         self._core: EngineCore | None = None
         self._encoder: PromptEncoder | None = None
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
+        self._reported = 0.0  # of loading
         self._preparing: set[str] = set()  # asked for, prompt not ready yet
 
     def run(self) -> None:
@@ -116,14 +117,21 @@ class Worker:
         plugin = plugins.engine(load.engine)
         model = read_model(Path(load.path))
         tokenizer = self._prompts.submit(plugin.tokenizer, model)  # beside the weights, not after them
-        runner = plugin.load(model, load.placement, lambda done: self._pipe.send(Loading(done)))
+        runner = plugin.load(model, load.placement, self._report_loading)
         self._start(load, runner, tokenizer.result())
         self._pipe.send(Ready(runner.info, time.monotonic() - began))
+
+    def _report_loading(self, done: float) -> None:
+        """Engines report every tensor; a frame for each percent is enough."""
+        if done >= 1.0 or done - self._reported >= 0.01:
+            self._reported = done
+            self._pipe.send(Loading(done))
 
     def _start(self, load: Load, runner: TokenRunner, tokenizer: Tokenizer) -> None:
         core = EngineCore(load.model, runner, tokenizer, limits=load.limits)
         core.warm_up()
         self._encoder = PromptEncoder(tokenizer)
+        self._prompts.submit(self._encoder.prepare)  # compiles the chat template before the first chat asks for it
         self._core = core
 
     # -- serving ---------------------------------------------------------------------------------
