@@ -20,7 +20,7 @@ WORD = 220  # bytes per vocabulary entry, measured; the tokenizer may hold a sec
 def cost_model(model: ModelFile) -> CostModel:
     """Weights as stored, an F16 KV cell per token and attention layer, scratch for a micro-batch.
 
-    Each token of capacity also widens the F16 attention mask by a micro-batch; windowed layers have a mask of their own.
+    Each token of capacity also widens the F16 attention mask by a micro-batch; windowed layers have their own mask.
     Windowed layers are counted as if they kept everything: an upper bound that is exact while the capacity is below
     window x sequences.
     """

@@ -7,6 +7,7 @@ models they read.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import weakref
@@ -67,12 +68,24 @@ class Library:
     """
 
     def __init__(self) -> None:
-        import llama_cpp
+        self.api = import_binding()
+        self.log = NativeLog(self.api)
+        self.api.llama_backend_init()
+        self.repacks = not has_amx(self.api) or forbid_amx(self.api)
 
-        self.api: Any = llama_cpp
-        self.log = NativeLog(llama_cpp)
-        llama_cpp.llama_backend_init()
-        self.repacks = not has_amx(llama_cpp) or forbid_amx(llama_cpp)
+
+def import_binding() -> Any:
+    """The module llama_cpp. Raises ImportError when it is missing, others when its shared library does not load.
+
+    GNU's OpenMP reads its settings when it is loaded. By default a thread that waits for the others spins for
+    milliseconds, hundreds of times per step; where another program wants that core, a step of 12 ms takes 260. With a
+    short spin it takes 12 and 45.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    import llama_cpp
+
+    return llama_cpp
 
 
 _loading = threading.Lock()
@@ -195,7 +208,12 @@ def open_context(lib: Library, model: Model, placement: Placement) -> Context:
             f"llama.cpp could not make room to run the model: {lib.log.problem() or 'it does not say why'}",
             hint="a smaller context or fewer sequences needs less memory",
         )
-    return Context(lib, model, pointer)
+    context = Context(lib, model, pointer)
+    if not context.memory:
+        raise LoadFailed(
+            "the model keeps no memory of a text", hint="this engine runs models that generate text"
+        )
+    return context
 
 
 def _open(lib: Library, path: Path, params: Any) -> Model:

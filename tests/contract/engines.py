@@ -15,8 +15,8 @@ PLACEMENT = Placement(
     capacity=1280,
     max_sequences=8,
     batch_tokens=256,
-    threads=1,  # on a busy machine two would spend their time waiting for each other
-    threads_batch=1,
+    threads=2,
+    threads_batch=2,
 )
 TINY = msgspec.structs.replace(PLACEMENT, context=256, capacity=256, max_sequences=4, batch_tokens=128)
 

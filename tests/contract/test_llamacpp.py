@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 from contract.driving import GREEDY, append, step, token
 from contract.engines import PLACEMENT, TINY
+from edgellm_llamacpp.amx import forbid_amx
 from edgellm_llamacpp.costs import kv_values_per_token
 from edgellm_llamacpp.native import library, open_context, open_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
@@ -163,6 +167,34 @@ def test_a_tokenizer_outlives_its_runner_and_shares_its_vocabulary(smollm2: Path
     del runner
     assert tokenizer.encode("shared", special=False) == ids
     assert LlamaCppPlugin().tokenizer(model).encode("shared", special=False) == ids
+
+
+def test_a_tokenizer_may_be_made_beside_a_load(smollm2: Path) -> None:
+    plugin = LlamaCppPlugin()
+    model = read_model(smollm2)
+    with ThreadPoolExecutor(1) as helper:
+        made = helper.submit(plugin.tokenizer, model)
+        runner = plugin.load(model, TINY, lambda _done: None)
+        ids = made.result().encode("beside", special=False)
+    assert plugin.tokenizer(model).encode("beside", special=False) == ids
+    runner.close()
+
+
+def test_amx_is_taken_off_the_list_of_buffer_types() -> None:
+    kinds = (ctypes.c_void_p * 4)(11, 22, 33, None)
+    names = {11: b"CPU_KLEIDIAI", 22: b"AMX", 33: b"CPU_REPACK"}
+    get_list = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _device: ctypes.addressof(kinds))
+    lib = SimpleNamespace(
+        ggml_backend_dev_by_type=lambda _kind: 1,
+        ggml_backend_dev_backend_reg=lambda _device: 2,
+        ggml_backend_reg_get_proc_address=lambda _registry, _name: (
+            ctypes.cast(get_list, ctypes.c_void_p).value
+        ),
+        ggml_backend_buft_name=lambda kind: names[kind],
+    )
+    assert forbid_amx(SimpleNamespace(llama_cpp=SimpleNamespace(_lib=lib)))
+    assert list(kinds)[:3] == [11, 33, None]
+    assert not forbid_amx(SimpleNamespace(llama_cpp=SimpleNamespace(_lib=SimpleNamespace())))
 
 
 def test_all_kv_memory_is_predicted(smollm2: Path, gemma3: Path) -> None:
