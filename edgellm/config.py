@@ -54,8 +54,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         0.2
     )
     cache_tokens: Annotated[
-        int, Meta(ge=0, description="Tokens of finished conversations kept in the KV room for the next turn")
-    ] = 1024
+        int,
+        Meta(
+            ge=0, description="Tokens of idle conversations left in the KV room while others run; the rest goes to RAM"
+        ),
+    ] = 0
     cache_ram_mib: Annotated[
         int, Meta(ge=0, description="RAM for conversations that left the KV room, in MiB per model")
     ] = 512

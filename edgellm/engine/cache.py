@@ -3,8 +3,8 @@
 Three kinds of holders stand in one radix tree:
 
     running    sequences of jobs being computed
-    idle       sequences of jobs that ended, kept in KV memory within a budget: on a unified KV pool every step pays for
-               all cells in use, its own or not
+    idle       sequences of jobs that ended, kept in KV memory; within a budget while others run, since on a unified KV
+               pool every step pays for all cells in use, its own or not
     parked     copies in RAM, within a budget of bytes; they come back by unpark, in milliseconds where recomputing
                takes seconds
 
@@ -25,6 +25,7 @@ from edgellm.engine.prefix import PrefixTree
 _FIRST_PARKED = 1 << 32  # parked holders are numbered above every sequence
 _TAKE_OVER = 16  # an idle sequence longer than the match by no more than this is cut and taken, not forked
 _LEAST_SHARED = 8  # a shorter common prefix is not worth a shared segment
+_FRAGMENTED = 1024  # unused cells below the highest in use, before an idle pool is emptied
 _LEAST_PARKED = 64  # recomputing fewer tokens than this costs no more than parking them
 
 
@@ -97,10 +98,11 @@ class PrefixCache:
         """
         length, holders = self._tree.match(tokens[:-1], key)
         source = self._best(holders, length) if length >= _LEAST_SHARED else None
-        if source is None:
-            return self._run(self._open_empty(), [], key), 0
-        sequence, held = self._from_parked(source, length) if source in self._parked else self._from_kv(source, length)
-        return self._run(sequence, tokens[:held], key), held
+        sequence, held = self._open_from(source, length)
+        self._running.add(sequence)
+        self._tree.insert(sequence, tokens[:held], key)
+        self._trim()
+        return sequence, held
 
     def extend(self, sequence: int, count: int) -> None:
         """Cells for `count` tokens about to be computed. The caller has made room."""
@@ -122,8 +124,8 @@ class PrefixCache:
             self._free(sequence)
             return
         self._idle[sequence] = None
-        while self._idle and self.idle_cells > self._limits.idle_cells:
-            self._let_go()
+        if self._running:
+            self._trim()
 
     def make_room(self, cells: int) -> bool:
         """Let idle sequences go until `cells` are free; False when that is not enough."""
@@ -131,9 +133,14 @@ class PrefixCache:
             self._let_go()
         return self._ledger.free >= cells
 
+    def _trim(self) -> None:
+        """Something runs, and pays for idle cells: keep them within their budget."""
+        while self._idle and self.idle_cells > self._limits.idle_cells:
+            self._let_go()
+
     def settle(self) -> None:
         """Nothing runs: empty a fragmented pool, since steps pay for every cell below the highest in use."""
-        if self._running or self._high_water - self._ledger.used <= self._limits.idle_cells:
+        if self._running or self._high_water - self._ledger.used <= _FRAGMENTED:
             return
         self.let_go_all()
 
@@ -188,15 +195,15 @@ class PrefixCache:
         self._truncate(sequence, length)
         return sequence, length
 
+    def _open_from(self, source: int | None, length: int) -> tuple[int, int]:
+        if source is None:
+            return self._open_empty(), 0
+        return self._from_parked(source, length) if source in self._parked else self._from_kv(source, length)
+
     def _open_empty(self) -> int:
         if not self._ledger.free_sequences:
             self._let_go()
         return self._ledger.open()
-
-    def _run(self, sequence: int, tokens: Sequence[int], key: Hashable) -> int:
-        self._running.add(sequence)
-        self._tree.insert(sequence, tokens, key)
-        return sequence
 
     def _truncate(self, sequence: int, length: int) -> None:
         if length == 0:

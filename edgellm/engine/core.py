@@ -24,11 +24,11 @@ from edgellm.contracts.events import (
 from edgellm.contracts.request import GenerateRequest, Sampling
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
+from edgellm.engine.pacing import Emission
 from edgellm.engine.scheduler import Broken, Drawn, Scheduler, Step
 from edgellm.engine.text import TextAssembler
 from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
 
-Emission = tuple[str, Event]  # request id, event
 MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
 
 
@@ -65,6 +65,7 @@ class EngineCore:
         self.steps = 0
         self.step_started = 0.0  # 0 between steps; read by the heartbeat thread
         self.step_predicted = 0.0
+        self.step_seconds = 0.0  # of the latest
 
     @property
     def idle(self) -> bool:
@@ -149,8 +150,8 @@ class EngineCore:
         self.step_predicted, self.step_started = step.predicted_s, began
         results = self._runner.collect(self._runner.submit(step.rows))
         now = time.monotonic()
-        self.step_started = 0.0
-        for outcome in self.scheduler.commit(step, results, now, now - began):
+        self.step_started, self.step_seconds = 0.0, now - began
+        for outcome in self.scheduler.commit(step, results, now, self.step_seconds):
             if isinstance(outcome, Drawn):
                 emitted.extend(self._take(outcome))
             else:

@@ -13,5 +13,5 @@ class Limits(msgspec.Struct, frozen=True):
     queue_requests: int = 256
     queue_tokens: int = 1_000_000
     max_running: int = 16  # requests computed at once
-    idle_cells: int = 1024  # KV kept in the pool for those who may come back; every step pays for it
+    idle_cells: int = 0  # KV left in the pool, for those who may come back, while others run: every step pays for it
     parked_bytes: int = 512 * 1024 * 1024  # and in RAM

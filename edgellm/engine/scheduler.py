@@ -149,6 +149,8 @@ class Scheduler:
 
     def _prefill(self, draft: _Draft, now: float) -> None:
         """Add prefill rows within what is left of the step."""
+        if not self.waiting and all(job.decoding for job in self.active):
+            return  # the usual case while answers are written
         self._admit_followers(now, draft)
         budget = self._prefill_budget(draft)
         full = False  # once a job cannot be admitted, no later one may take the room it waits for

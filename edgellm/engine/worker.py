@@ -24,7 +24,8 @@ from edgellm.contracts.engine import Tokenizer, TokenRunner
 from edgellm.contracts.events import Failed
 from edgellm.contracts.request import GenerateRequest
 from edgellm.engine import protocol
-from edgellm.engine.core import Emission, EngineCore
+from edgellm.engine.core import EngineCore
+from edgellm.engine.pacing import Emission, Pacer
 from edgellm.engine.prompt import PromptEncoder
 from edgellm.engine.protocol import (
     Cancel,
@@ -88,6 +89,7 @@ class Worker:
         self._encoder: PromptEncoder | None = None
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
         self._reported = 0.0  # of loading
+        self._pacer = Pacer()
         self._preparing: set[str] = set()  # asked for, prompt not ready yet
 
     def run(self) -> None:
@@ -149,11 +151,12 @@ class Worker:
                 # The engine's state is unknown now: fail what runs, retriably; the daemon starts a new process.
                 self._emit(core.fail_all(WorkerDied(f"the engine failed: {error}")))
                 raise
-            self._emit(emitted)
+            self._emit(emitted, core.step_seconds)
 
-    def _emit(self, events: list[Emission]) -> None:
-        if events:
-            self._pipe.send(Emitted(events))
+    def _emit(self, events: list[Emission], next_s: float = 0.0) -> None:
+        """Send, or hold text back for a moment. The next step is expected to take `next_s` seconds."""
+        if ready := self._pacer.add(events, time.monotonic(), next_s):
+            self._pipe.send(Emitted(ready))
 
     def _receive(self, core: EngineCore) -> bool:
         """Take every message that has arrived; False on Shutdown."""
@@ -167,6 +170,7 @@ class Worker:
                 case Cancel(request_id):
                     self._preparing.discard(request_id)
                     core.cancel(request_id)
+                    self._pacer.forget(request_id)
                 case Shutdown():
                     return False
                 case Load():

@@ -187,9 +187,7 @@ def test_amx_is_taken_off_the_list_of_buffer_types() -> None:
     lib = SimpleNamespace(
         ggml_backend_dev_by_type=lambda _kind: 1,
         ggml_backend_dev_backend_reg=lambda _device: 2,
-        ggml_backend_reg_get_proc_address=lambda _registry, _name: (
-            ctypes.cast(get_list, ctypes.c_void_p).value
-        ),
+        ggml_backend_reg_get_proc_address=lambda _registry, _name: ctypes.cast(get_list, ctypes.c_void_p).value,
         ggml_backend_buft_name=lambda kind: names[kind],
     )
     assert forbid_amx(SimpleNamespace(llama_cpp=SimpleNamespace(_lib=lib)))

@@ -41,8 +41,7 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) CONDITION %}BODY{% e
         LOOP.replace("CONDITION", "").replace("BODY", ""),
         LOOP.replace("CONDITION", "if false").replace("BODY", ""),
         LOOP.replace("CONDITION", "").replace("BODY", "{% set x = i * j %}"),
-        "{% set r = range(99999) | list %}{% for a in r %}{% for b in r %}{% for c in r %}"
-        + "{% endfor %}" * 3,
+        "{% set r = range(99999) | list %}{% for a in r %}{% for b in r %}{% for c in r %}" + "{% endfor %}" * 3,
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{% set x = [3, 1] * 20000 %}{% for i in range(99999) %}{% if x | sort | first %}{% endif %}{% endfor %}",
         "{{ ([[1, 2, 3]] * 90000) | sum(start=[]) | length }}",
