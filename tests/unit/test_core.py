@@ -1,0 +1,168 @@
+"""EngineCore on the fake engine: from requests to events."""
+
+from __future__ import annotations
+
+import pytest
+from fake_runner import FakeBehaviour, FakeRunner, FakeTokenizer
+
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Progress, Started, TextDelta
+from edgellm.contracts.request import GenerateRequest, Sampling, Text
+from edgellm.engine.core import EngineCore
+from edgellm.engine.limits import Limits
+from edgellm.errors import WorkerDied
+
+ROOM = Placement(context=256, capacity=512, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
+
+
+def core(behaviour: FakeBehaviour | None = None, limits: Limits | None = None) -> tuple[EngineCore, FakeRunner]:
+    runner = FakeRunner(ROOM, behaviour)
+    made = EngineCore("fake", runner, FakeTokenizer(), limits=limits)
+    made.warm_up()
+    return made, runner
+
+
+def request(name: str = "r", **changes: object) -> GenerateRequest:
+    fields: dict[str, object] = {"max_tokens": 20, "sampling": Sampling(temperature=0.0)}
+    return GenerateRequest(id=name, model="fake", prompt=Text("unused"), **(fields | changes))  # type: ignore[arg-type]
+
+
+def run(made: EngineCore, *first: tuple[str, Event]) -> dict[str, list[Event]]:
+    events: dict[str, list[Event]] = {}
+    todo = list(first)
+    for _ in range(2000):
+        for name, event in todo:
+            events.setdefault(name, []).append(event)
+        if made.idle:
+            return events
+        todo = made.step()
+    raise AssertionError("does not end")
+
+
+def text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def last(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+def test_an_answer_from_start_to_finish() -> None:
+    made, _ = core()
+    events = run(made, *made.add(request(), list(range(10))))["r"]
+    assert events[0] == Started(10, 0, 0)
+    assert events[-2] == ChoiceDone("length")
+    usage, timings = last(events).usage, last(events).timings
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (10, 20, 0)
+    assert len(text(events)) == 20
+    assert timings.total_s == pytest.approx(timings.ttft_s + timings.decode_s)
+
+
+def test_a_long_prefill_reports_progress() -> None:
+    made, _ = core()
+    events = run(made, *made.add(request(), [i % 200 for i in range(200)]))["r"]
+    progress = [event.done for event in events if isinstance(event, Progress)]
+    assert progress == sorted(progress)
+    assert len(progress) == 3
+
+
+def test_the_models_own_end_is_not_text() -> None:
+    made, _ = core(FakeBehaviour(end_at=15))
+    events = run(made, *made.add(request(), list(range(10))))["r"]
+    assert events[-2] == ChoiceDone("stop")
+    assert len(text(events)) == 5
+    assert last(events).usage.completion_tokens == 6
+
+
+def test_a_stop_string_ends_it_and_stays_out() -> None:
+    made, _ = core()
+    whole = text(run(made, *made.add(request("a"), list(range(10))))["a"])
+    stop = whole[7:10]
+    events = run(made, *made.add(request("b", stop=(stop,)), list(range(10))))["b"]
+    assert events[-2] == ChoiceDone("stop")
+    assert text(events) == whole[: whole.index(stop)]
+
+
+def test_without_a_limit_the_context_is_the_limit() -> None:
+    made, _ = core()
+    events = run(made, *made.add(request(max_tokens=None), list(range(10))))["r"]
+    assert last(events).usage.completion_tokens == ROOM.context - 10
+
+
+@pytest.mark.parametrize(("tokens", "code"), [(256, "context_length_exceeded"), (0, "invalid_request")])
+def test_what_cannot_be_answered_is_refused_at_once(tokens: int, code: str) -> None:
+    made, _ = core()
+    ((name, event),) = made.add(request(), [1] * tokens)
+    assert name == "r"
+    assert isinstance(event, Failed)
+    assert event.error.code == code
+    assert made.idle
+
+
+def test_a_prompt_that_does_not_fit_names_both_sizes() -> None:
+    made, _ = core()
+    ((_, event),) = made.add(request(), [1] * 1000)
+    assert isinstance(event, Failed)
+    assert "1,000" in event.error.message
+    assert "256" in event.error.message
+
+
+@pytest.mark.parametrize("limits", [Limits(queue_requests=2), Limits(queue_tokens=25)])
+def test_a_full_queue_refuses_with_a_time_to_come_back(limits: Limits) -> None:
+    made, _ = core(limits=limits)
+    for name in ("a", "b"):
+        assert made.add(request(name), [1] * 10) == []
+    ((_, event),) = made.add(request("c"), [1] * 10)
+    assert isinstance(event, Failed)
+    assert event.error.code == "overloaded"
+    assert event.error.retriable
+    assert event.error.retry_after is not None
+    assert event.error.retry_after >= 1.0
+
+
+def test_cancelling_ends_it_silently_and_frees_its_room() -> None:
+    made, runner = core()
+    made.add(request("a"), list(range(100)))
+    made.step()
+    made.cancel("a")
+    made.cancel("a")
+    made.cancel("never heard of")
+    assert made.idle
+    assert made.step() == []
+    events = run(made, *made.add(request("b"), list(range(100))))["b"]
+    assert last(events).usage.cached_tokens > 0, "what was computed may serve the next"
+    assert runner.used <= 100 + 20
+
+
+def test_numbers_that_are_not_finite_fail_that_request_only() -> None:
+    made, runner = core()
+    made.add(request("a"), list(range(10)))
+    made.add(request("b"), list(range(50, 60)))
+    runner.broken = {0}
+    events = run(made)
+    failed = [name for name in events if isinstance(events[name][-1], Failed)]
+    assert len(failed) == 1
+    assert sum(isinstance(found[-1], Finished) for found in events.values()) == 1
+
+
+def test_giving_up_fails_everyone_once() -> None:
+    made, _ = core()
+    made.add(request("a"), list(range(10)))
+    made.add(request("b"), list(range(10)))
+    made.step()
+    failures = made.fail_all(WorkerDied("the engine failed"))
+    assert sorted(name for name, _ in failures) == ["a", "b"]
+    assert made.idle
+    assert made.fail_all(WorkerDied("again")) == []
+
+
+def test_the_same_seed_gives_the_same_text_alone_and_in_company() -> None:
+    warm = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=7)
+    made, _ = core()
+    alone = text(run(made, *made.add(request("x", sampling=warm), list(range(10))))["x"])
+    made, _ = core()
+    for name in ("a", "b"):
+        made.add(request(name, sampling=Sampling(temperature=1.0, seed=3)), list(range(30)))
+    made.add(request("x", sampling=warm), list(range(10)))
+    assert text(run(made)["x"]) == alone
