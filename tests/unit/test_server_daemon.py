@@ -182,6 +182,17 @@ def test_open_doors_are_refused(start: Start, paths: Paths) -> None:
 # -- the socket --------------------------------------------------------------------------------------
 
 
+def test_a_connection_that_is_used_again_is_as_fast_as_a_new_one(start: Start, paths: Paths) -> None:
+    with httpx2.Client(base_url=announced(paths, start(0.0)).url, trust_env=False) as client:
+        client.get("/health")
+        took: list[float] = []
+        for _ in range(8):
+            began = time.monotonic()
+            client.get("/health")
+            took.append(time.monotonic() - began)
+    assert min(took) < 0.03  # a delayed acknowledgement takes 0.04 s at least
+
+
 def test_a_taken_port_names_who_has_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
