@@ -7,6 +7,7 @@ process is gone, or at whose address somebody else answers, counts for nothing.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -20,7 +21,7 @@ from edgellm.config import SECRET, Settings, load_settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed, Finished
 from edgellm.contracts.request import GenerateRequest
-from edgellm.errors import DaemonError, EdgeError, ErrorInfo, Unavailable
+from edgellm.errors import DaemonError, EdgeError, ErrorInfo, InvalidRequest, Unavailable
 from edgellm.paths import Paths
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ def read_info(paths: Paths) -> DaemonInfo | None:
         return None
 
 
+def unwritable(folder: Path, error: OSError) -> DaemonError:
+    """What to say when a folder of ours cannot be made or written to."""
+    return DaemonError(
+        f"{folder} cannot be written to: {error.strerror or error}",
+        hint="give this user the right to, or set EDGELLM_HOME to another folder",
+    )
+
+
 class DaemonClient:
     """A connection to a running daemon. Close it, or use it in a `with` block."""
 
@@ -81,7 +90,12 @@ class DaemonClient:
     def _open(cls, info: DaemonInfo | None, any_version: bool, patience_s: float) -> DaemonClient | None:
         if info is None or not platform.pid_alive(info.pid):
             return None
-        client = cls(info)
+        import httpx2
+
+        try:
+            client = cls(info)
+        except (httpx2.InvalidURL, ValueError):  # a file that somebody has edited
+            return None
         try:
             if not client._answers(patience_s):
                 client.close()
@@ -107,13 +121,15 @@ class DaemonClient:
             return client
         from filelock import FileLock, Timeout
 
-        platform.make_private_folder(paths.runtime)
         try:
+            platform.make_private_folder(paths.runtime)
             # One of several clients starts it, the others find it when their turn comes.
             with FileLock(str(paths.runtime / "start.lock"), timeout=2 * START_S):
                 return cls.find(paths) or cls._start(paths, settings, preload)
         except Timeout as error:
             raise DaemonError("another command is starting the daemon and does not finish") from error
+        except OSError as error:
+            raise unwritable(paths.runtime, error) from error
 
     @classmethod
     def _start(cls, paths: Paths, settings: Settings, preload: str | None) -> DaemonClient:
@@ -122,6 +138,8 @@ class DaemonClient:
         try:
             pid = platform.spawn_detached(_daemon_argv(paths, settings, preload), log)
         except OSError as error:
+            if error.filename in (str(paths.logs), str(log)):
+                raise unwritable(paths.logs, error) from error
             raise DaemonError(f"the daemon cannot be started: {error}", hint="`edgellm doctor` says more") from error
         import httpx2  # noqa: F401 - imported while the daemon starts
 
@@ -140,6 +158,10 @@ class DaemonClient:
 
     def generate(self, request: GenerateRequest) -> Generator[Event, None, None]:
         """Stream an answer. Whatever goes wrong comes as `Failed`. Closing the iterator cancels the request."""
+        lost = _no_number(request)
+        if lost is not None:
+            yield Failed(InvalidRequest(f"{lost} must be a finite number", param=lost).info)
+            return
         try:
             with self._http.stream("POST", "/edgellm/v1/generate", content=msgspec.json.encode(request)) as response:
                 if response.status_code != 200:
@@ -250,6 +272,17 @@ def _daemon_argv(paths: Paths, settings: Settings, preload: str | None) -> list[
     if given:
         argv += ["--settings", json.dumps(given)]
     return [*argv, "--preload", preload] if preload else argv
+
+
+def _no_number(request: GenerateRequest) -> str | None:
+    """The field that holds NaN or infinity, if any: JSON has neither, and the daemon would find it not given."""
+    values = {
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "timeout_s": request.timeout_s,
+        "keep_alive_s": request.keep_alive_s,
+    }
+    return next((name for name, value in values.items() if value is not None and not math.isfinite(value)), None)
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[Event]:

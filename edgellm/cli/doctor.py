@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -98,6 +99,11 @@ def _machine(report: Report, paths: Paths) -> None:
     if free < _LITTLE_DISK:
         mend = "free some space, or set EDGELLM_HOME to a folder on another disk"
         report.problems.append(Problem(f"only {size(free)} of disk is left for models", mend, broken=False))
+    for folder in (paths.models, paths.runtime, paths.logs):
+        there = _existing(folder)
+        if not (there.is_dir() and os.access(there, os.W_OK)):
+            mend = "give this user the right to, or set EDGELLM_HOME to another folder"
+            report.problems.append(Problem(f"{folder} cannot be written to", mend))
 
 
 def _settings(report: Report, paths: Paths) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from pathlib import Path
 
 import msgspec
 
@@ -14,7 +16,7 @@ from edgellm.cli.terminal import is_terminal
 from edgellm.client import DaemonClient
 from edgellm.config import Settings, load_settings
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
-from edgellm.errors import InvalidRequest
+from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
@@ -43,7 +45,7 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     output = Output(json=json, quiet=quiet)
     paths = default_paths()
     settings = load_settings(paths, {"context": wanted.context}).settings
-    manifest = Store(paths).require(wanted.model)
+    manifest = _required(wanted.model, paths)
     if wanted.system and not manifest.summary.has_chat_template:
         raise InvalidRequest(
             f"{manifest.full_name} has no chat template, so --system has no place",
@@ -65,6 +67,17 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
         output.document(_document(turn, manifest))
     elif verbose or output.interactive:
         output.footer(footer(turn))
+
+
+def _required(name: str, paths: Paths) -> Manifest:
+    """The model of that name; a file in its place is told how it becomes a model. Raises InvalidName, NotFound."""
+    try:
+        return Store(paths).require(name)
+    except (InvalidName, NotFound) as error:
+        if Path(name).is_file():
+            hint = f"a file is imported first: `edgellm pull {shlex.quote(str(Path(name).absolute()))} --name NAME`"
+            raise type(error)(error.message, hint=hint, param="model") from error
+        raise
 
 
 def prompt_text(words: list[str]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TextIO
 
 _PICTURES = {code: 0x2400 + code for code in range(32) if code not in (0x09, 0x0A)}  # ESC is shown as ␛, and so on
@@ -69,7 +70,13 @@ def encodes(stream: TextIO, text: str) -> bool:
 
 
 def prepare_streams() -> None:
-    """No character may break the output: pipes carry UTF-8, and what a console lacks becomes a question mark."""
+    """No character may break the output: pipes carry UTF-8, and what a console lacks becomes a question mark.
+
+    A stream that the shell has closed (`>&-`) becomes one to nowhere; the next file to be opened would get its number.
+    """
+    for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is None:  # replaced by a test or an embedding program

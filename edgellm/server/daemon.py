@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edgellm import __version__, platform
-from edgellm.client import DaemonInfo, info_path, read_info
+from edgellm.client import DaemonInfo, info_path, read_info, unwritable
 from edgellm.config import Settings, load_settings
 from edgellm.errors import DaemonError, EdgeError, Interrupted
 from edgellm.paths import Paths, default_paths
@@ -181,14 +181,16 @@ def _alone(settings: Settings, paths: Paths, detached: bool) -> Iterator[None]:
     """Hold the lock that only one daemon can hold. A detached one has the patience to see a leaving one out."""
     from filelock import FileLock, Timeout
 
-    platform.make_private_folder(paths.runtime)
     lock = FileLock(str(paths.runtime / "daemon.lock"))
     try:
+        platform.make_private_folder(paths.runtime)
         lock.acquire(timeout=settings.shutdown_grace_s + FORCED_S if detached else LOCK_S)
     except Timeout as error:
         info = read_info(paths)
         where = f" at {info.url} (pid {info.pid})" if info is not None else ""
         raise DaemonError(f"a daemon runs already{where}", hint="`edgellm stop --all` ends it") from error
+    except OSError as error:
+        raise unwritable(paths.runtime, error) from error
     try:
         yield
     finally:

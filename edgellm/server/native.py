@@ -86,7 +86,7 @@ def checked(request: GenerateRequest) -> GenerateRequest:
         raise InvalidRequest("token ids are between 0 and 2^31", param="prompt")
     _check_sampling(sampling)
     if request.max_tokens is not None and not 1 <= request.max_tokens <= 2**31:
-        raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
+        raise InvalidRequest("max_tokens must be between 1 and 2^31", param="max_tokens")
     if len(request.stop) > STOPS or not all(0 < len(text) <= _STOP_CHARACTERS for text in request.stop):
         raise InvalidRequest(f"stop takes up to {STOPS} texts of 1 to {_STOP_CHARACTERS} characters", param="stop")
     if not -1000 <= request.priority <= 1000:

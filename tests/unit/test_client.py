@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from edgellm import __version__, client, platform
 from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info
 from edgellm.config import Settings
 from edgellm.contracts.events import Failed, Started, TextDelta
-from edgellm.contracts.request import GenerateRequest, Text
+from edgellm.contracts.request import GenerateRequest, Sampling, Text
 from edgellm.errors import DaemonError, NotFound, Unavailable
 from edgellm.paths import Paths, default_paths
 
@@ -80,6 +81,8 @@ def test_stale_files_count_for_nothing(paths: Paths, server: Server) -> None:
         msgspec.structs.replace(info, pid=os.getppid()),  # alive, but somebody else
         msgspec.structs.replace(info, url="http://127.0.0.1:9"),
         msgspec.structs.replace(info, token="of another boot"),
+        msgspec.structs.replace(info, url="http://[::1"),
+        msgspec.structs.replace(info, token="no\nheader"),
     ):
         announce(paths, stale)
         assert DaemonClient.find(paths) is None
@@ -109,6 +112,25 @@ def test_an_unknown_model_fails_like_any_other(service: FakeService, server: Ser
         (event,) = daemon.generate(msgspec.structs.replace(REQUEST, model="none"))
     assert isinstance(event, Failed)
     assert (event.error.code, event.error.hint) == ("not_found", "did you mean fake?")
+
+
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("temperature", msgspec.structs.replace(REQUEST, sampling=Sampling(temperature=math.nan))),
+        ("top_p", msgspec.structs.replace(REQUEST, sampling=Sampling(top_p=math.inf))),
+        ("timeout_s", msgspec.structs.replace(REQUEST, timeout_s=math.nan)),
+        ("keep_alive_s", msgspec.structs.replace(REQUEST, keep_alive_s=-math.inf)),
+    ],
+)
+def test_numbers_that_json_has_not_are_no_silent_defaults(
+    field: str, request_: GenerateRequest, service: FakeService, server: Server
+) -> None:
+    with DaemonClient(info_of(server)) as daemon:
+        (event,) = daemon.generate(request_)
+    assert isinstance(event, Failed)
+    assert (event.error.code, event.error.param) == ("invalid_request", field)
+    assert service.requests == []
 
 
 def test_closing_the_iterator_cancels(service: FakeService, server: Server) -> None:
@@ -194,6 +216,15 @@ def test_a_start_that_fails_shows_the_end_of_the_log(paths: Paths, monkeypatch: 
     assert "no API key is set" in caught.value.message
     assert "older" not in caught.value.message
     assert "daemon.log" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("folder", ["run", "logs"])
+def test_a_home_that_cannot_be_written_to(folder: str, home: Path, paths: Paths) -> None:
+    home.mkdir()
+    (home / folder).write_text("a file in its place")
+    with pytest.raises(DaemonError, match=f"{folder} cannot be written to") as caught:
+        DaemonClient.connect_or_start(paths, Settings())
+    assert "EDGELLM_HOME" in (caught.value.hint or "")
 
 
 def test_a_crash_at_the_start_shows_no_traceback(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,15 @@ def test_there_is_only_one(start: Start, paths: Paths) -> None:
     assert read_info(paths) == info
 
 
+def test_a_home_that_cannot_be_written_to(start: Start, home: Path) -> None:
+    home.mkdir()
+    (home / "run").write_text("a file in its place")
+    _, said = (process := start(0.0, detached=False)).communicate(timeout=10)
+    assert process.returncode == DaemonError.exit_code
+    assert f"{home / 'run'} cannot be written to" in said
+    assert "hint: give this user the right to" in said
+
+
 def test_a_detached_one_leaves_when_nobody_wants_anything(start: Start, paths: Paths) -> None:
     process = start(0.8, idle_exit_s=0.4)
     info = announced(paths, process)

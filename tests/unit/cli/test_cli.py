@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,13 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
     assert process.wait() == 141
     process.stderr.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell that closes streams")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("list", 0), ("run nosuch hi", 3), ("--json list --sort age", 2)])
+def test_closed_streams_are_no_failure(closed: str, words: str, code: int, home: Path) -> None:
+    command = f'"$0" -m edgellm.cli.main {words} {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

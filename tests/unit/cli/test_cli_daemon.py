@@ -169,6 +169,16 @@ def test_doctor_finds_what_is_broken(daemon: FakeClient, capsys: Streams, monkey
     assert json.loads(capsys.readouterr().out)["ok"] is False
 
 
+def test_doctor_sees_a_home_that_cannot_be_written_to(
+    daemon: FakeClient, home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines(monkeypatch, llamacpp=Available("1.2"))
+    home.mkdir()
+    (home / "logs").write_text("a file in its place")
+    assert main(["doctor"]) == 7
+    assert f"broken: {home / 'logs'} cannot be written to" in capsys.readouterr().out
+
+
 def test_every_error_has_an_exit_code_of_its_own_kind() -> None:
     for kind in EdgeError.__subclasses__():
         assert 1 < kind.exit_code <= 130, kind

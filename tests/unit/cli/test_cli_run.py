@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import json
+from pathlib import Path
 
 import pytest
 from cli_fakes import ANSWER, TIMINGS, USAGE, FakeClient, Streams, at_terminal, explode, loaded, pipe, put
@@ -76,6 +77,17 @@ def test_prompts_that_are_none(
     pipe(monkeypatch, piped)
     assert main(["run", "m"]) == 2
     assert words in capsys.readouterr().err
+    assert daemon.requests == []
+
+
+@pytest.mark.parametrize("name", ["./model.gguf", "model.gguf"])
+def test_a_file_in_place_of_a_name(
+    name: str, daemon: FakeClient, tmp_path: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(b"GGUF")
+    assert main(["run", name, "hi"]) in (2, 3)
+    assert f"edgellm pull {tmp_path}/model.gguf --name NAME" in capsys.readouterr().err
     assert daemon.requests == []
 
 
