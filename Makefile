@@ -36,11 +36,12 @@ docs: $(VENV)/.installed-dev
 setup: $(VENV)/.installed-dev $(MODELS)
 
 # llama-cpp-python comes as source and is compiled for this very CPU: about five minutes, once.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml tools/build_engine.py
 	@$(PYTHON) tools/preflight.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install -e .
+	$(BIN)/python tools/build_engine.py
+	$(BIN)/python -m pip install --quiet -e .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -15,6 +15,7 @@ from typing import Any
 
 import llama_cpp as api
 import numpy as np
+from edgellm_llamacpp.amx import has_amx, sound
 
 BATCH = 512
 
@@ -24,8 +25,7 @@ class Bare:
 
     def __init__(self, path: str, threads: int, flash: bool, sequences: int) -> None:
         model_params = api.llama_model_default_params()
-        # The same choice as the engine's: tiles of AMX crash some builds.
-        model_params.use_extra_bufts = b"AMX_INT8 = 1" not in api.llama_print_system_info()
+        model_params.use_extra_bufts = not has_amx(api) or sound(api)  # as the engine does: a broken build would crash
         self.model = api.llama_model_load_from_file(path.encode(), model_params)
         params = api.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = 16384, BATCH, BATCH

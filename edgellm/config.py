@@ -22,7 +22,7 @@ from edgellm.paths import Paths
 
 PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
-NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG"})
+NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG", "EDGELLM_ENGINE_STATE"})
 SECRET = frozenset({"api_keys"})
 LogLevel = Literal["debug", "info", "warning", "error"]
 

@@ -24,6 +24,11 @@ class Paths(msgspec.Struct, frozen=True):
         return self.data / "models"
 
     @property
+    def engines(self) -> Path:
+        """Small files that engines keep between runs."""
+        return self.data / "engines"
+
+    @property
     def config_file(self) -> Path:
         return self.config / "config.toml"
 

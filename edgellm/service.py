@@ -37,6 +37,7 @@ from edgellm.placement.plan import place
 from edgellm.plugins import engine, engine_for, engine_names
 from edgellm.units import MIB
 
+ENGINE_STATE = "EDGELLM_ENGINE_STATE"  # tells engines where they may keep small files between runs
 SEED_BITS = 32  # short enough to copy, and exact in JavaScript
 
 
@@ -176,7 +177,8 @@ class Service:
             heartbeat_timeout_s=self._settings.heartbeat_timeout_s, grace_s=self._settings.shutdown_grace_s
         )
         log = self._paths.logs / f"worker-{load.model.replace(':', '-')}.log"
-        return LocalModel(load, supervision=patience, log_path=log)
+        environment = {ENGINE_STATE: str(self._paths.engines)}
+        return LocalModel(load, supervision=patience, log_path=log, environment=environment)
 
     def _public_error(self, error: ErrorInfo) -> ErrorInfo:
         hint = None if error.hint is None else self._public(error.hint)

@@ -1,16 +1,25 @@
-"""Keeps llama.cpp off Intel's AMX tiles, which crash the process at the first prompt.
+"""Intel's AMX tiles: several times faster prompts where a build is sound, a crash at the first prompt where it is not.
 
 Seen with llama.cpp 0.5 built by GCC 12.2 on a Sapphire Rapids host, and reported for official builds: the tile
 configuration is written to the stack and loaded by an intrinsic of which older compilers believe that it reads eight
 bytes (GCC PR 114098); the other stores are optimised away, and `ldtilecfg` faults on what is left. Nothing short of
-running it shows whether a build is sound, and where it is not, nobody is left to report it. Without AMX, weights
-are repacked for AVX-512 instead.
+running it shows whether a build is sound; so a canary process runs it first, once per build. Without AMX, weights are
+repacked for AVX-512 instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
+
+STATE = "EDGELLM_ENGINE_STATE"  # a folder where engines may keep small files between runs
+_CANARY_S = 30.0
 
 _CPU = 0  # enum ggml_backend_dev_type
 
@@ -18,6 +27,42 @@ _CPU = 0  # enum ggml_backend_dev_type
 def has_amx(api: Any) -> bool:
     """Whether this build would use AMX on this machine."""
     return b"AMX_INT8 = 1" in api.llama_print_system_info()
+
+
+def sound(api: Any, command: list[str] | None = None) -> bool:
+    """Whether this build's AMX code works. Asks a canary process, and remembers its answer where there is a folder.
+
+    `command` replaces the canary in tests.
+    """
+    library = Path(api.llama_cpp._lib._name).parent
+    parts = sorted(library.glob("*ggml-cpu*"))
+    build = " ".join(f"{part}:{part.stat().st_size}:{part.stat().st_mtime_ns}" for part in parts)
+    folder = os.environ.get(STATE)
+    memory = Path(folder) / "llamacpp-amx.json" if folder else None
+    known = _remembered(memory)
+    if build not in known:
+        known = {build: _ask(command or [sys.executable, "-P", "-m", "edgellm_llamacpp.canary"])}
+        if memory is not None:
+            with contextlib.suppress(OSError):
+                memory.parent.mkdir(parents=True, exist_ok=True)
+                memory.write_text(json.dumps(known), "utf-8")
+    return known[build]
+
+
+def _remembered(memory: Path | None) -> dict[str, bool]:
+    try:
+        known = json.loads(memory.read_text("utf-8")) if memory is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _ask(command: list[str]) -> bool:
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CANARY_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def forbid_amx(api: Any) -> bool:

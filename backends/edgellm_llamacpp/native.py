@@ -19,7 +19,7 @@ from typing import Any
 
 from edgellm.contracts.engine import Placement
 from edgellm.errors import LoadFailed
-from edgellm_llamacpp.amx import forbid_amx, has_amx
+from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
 
 MICRO_BATCH = 512  # tokens computed at once: scratch memory grows with it, speed no more
 
@@ -71,7 +71,7 @@ class Library:
         self.api = import_binding()
         self.log = NativeLog(self.api)
         self.api.llama_backend_init()
-        self.repacks = not has_amx(self.api) or forbid_amx(self.api)
+        self.repacks = not has_amx(self.api) or sound(self.api) or forbid_amx(self.api)
 
 
 def import_binding() -> Any:
@@ -210,9 +210,7 @@ def open_context(lib: Library, model: Model, placement: Placement) -> Context:
         )
     context = Context(lib, model, pointer)
     if not context.memory:
-        raise LoadFailed(
-            "the model keeps no memory of a text", hint="this engine runs models that generate text"
-        )
+        raise LoadFailed("the model keeps no memory of a text", hint="this engine runs models that generate text")
     return context
 
 

@@ -95,9 +95,7 @@ class LlamaCppPlugin:
         if lib.api.llama_vocab_type(opened.vocabulary) == lib.api.LLAMA_VOCAB_TYPE_NONE:
             raise LoadFailed(f"{model.path.name} has no tokenizer", hint="get the model in another file")
         tokenizer = LlamaCppTokenizer(lib, opened)
-        _ = (
-            tokenizer.end_of_generation
-        )  # everyone needs it, and finding it takes a while: best done beside a load
+        _ = tokenizer.end_of_generation  # everyone needs it, and finding it takes a while: best done beside a load
         return tokenizer
 
     def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:

@@ -20,6 +20,7 @@ from edgellm_llamacpp.native import Context, Library, Model
 from edgellm_llamacpp.parking import ParkedSequence, read_state, write_state
 from edgellm_llamacpp.sampling import choose
 
+PREFILL_TILE = 64  # rows of a tile of llama.cpp's flash attention on CPUs; fewer rows go one by one
 _DONE, _NO_ROOM = 0, 1  # what llama_decode returns; everything else is a failure
 
 
@@ -47,6 +48,7 @@ class LlamaCppRunner:
             context=placement.context,
             capacity=int(api.llama_n_ctx(context.pointer)),  # what was asked for, rounded up to llama.cpp's step
             max_sequences=placement.max_sequences,
+            prefill_tile=PREFILL_TILE,
             batch_tokens=min(placement.batch_tokens, int(api.llama_n_batch(context.pointer))),
         )
         self._lengths = [0] * placement.max_sequences

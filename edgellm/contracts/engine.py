@@ -122,6 +122,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     max_sequences: int
     batch_tokens: int
     pipeline_depth: int = 1
+    prefill_tile: int = 1  # steps with fewer tokens attend more slowly; worth filling up over a long context
     samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})
 
 

@@ -113,6 +113,16 @@ class PrefixCache:
         """The runner did not take the tokens beyond `length` after all."""
         self._ledger.truncate(sequence, length)
 
+    def give_back(self, sequence: int, tokens: Sequence[int], key: Hashable) -> bool:
+        """Cut a running sequence to `tokens`, its first ones; False, and nothing done, where that is not exact."""
+        length = len(tokens)
+        if self._memory.reusable(sequence, length) < length:
+            return False
+        self._truncate(sequence, length)
+        self._tree.remove(sequence)
+        self._tree.insert(sequence, tokens, key)
+        return True
+
     def computed(self, sequence: int, tokens: Sequence[int]) -> None:
         """These tokens' KV is now there: others may share it."""
         self._tree.extend(sequence, tokens)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -98,12 +99,13 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._settling: asyncio.TimerHandle | None = None
         self._transport: asyncio.SubprocessTransport | None = None
 
-    async def start(self, argv: Sequence[str]) -> None:
-        """Start the command. Raises LoadFailed when the system refuses."""
+    async def start(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start the command; `environment` is added to our own. Raises LoadFailed when the system refuses."""
         try:
             await asyncio.get_running_loop().subprocess_exec(
                 lambda: self,
                 *argv,
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,  # Ctrl+C is for the daemon, which lets answers finish
                 creationflags=platform.background_flags(),
             )

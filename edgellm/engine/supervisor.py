@@ -16,7 +16,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -56,8 +56,12 @@ class LocalModel:
         supervision: Supervision | None = None,
         log_path: Path | None = None,
         argv: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`load` says what to load; nothing is started yet. `argv` replaces the worker's command in tests."""
+        """`load` says what to load; nothing is started yet. `argv` replaces the worker's command in tests.
+
+        `environment` is added to the worker's.
+        """
         self.load = load
         self.info: RunnerInfo | None = None  # of the worker in service
         self.heartbeat: Heartbeat | None = None  # its latest
@@ -65,6 +69,7 @@ class LocalModel:
         self.restarts = 0  # processes started in place of dead ones, since this object was made
         self._limits = supervision or Supervision()
         self._log_path = log_path
+        self._environment = environment
         self._argv = list(argv) if argv is not None else worker_argv()
         self._state: State = "stopped"
         self._error: EdgeError | None = None  # why restarting or failed
@@ -291,7 +296,7 @@ class LocalModel:
         watchdog = Watchdog(self.load.model, self._limits, worker.kill)
         self._worker, self._watchdog = worker, watchdog
         try:
-            await worker.start(self._argv)
+            await worker.start(self._argv, self._environment)
             self._begun.set()
             worker.post(self.load)
             error = await asyncio.shield(worker.ended)

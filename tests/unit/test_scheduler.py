@@ -225,6 +225,23 @@ def test_the_next_turn_starts_from_the_last_one() -> None:
     assert bench.done["second"] == alone(conversation, 10)
 
 
+def test_a_step_is_filled_up_to_a_tile_with_cached_tokens_where_that_is_faster() -> None:
+    bench = Bench()
+    bench.scheduler._info = msgspec.structs.replace(bench.runner.info, prefill_tile=40)
+    bench.add("first", tokens(100), 10)
+    bench.run()
+    conversation = tokens(100) + bench.done["first"] + tokens(20, 77)
+    before = len(bench.runner.steps)
+    second = bench.add("second", conversation, 10)
+    bench.run()
+    assert sum(len(row.tokens) for row in bench.runner.steps[before]) == 40
+    assert second.cached == len(conversation) - 40
+    assert bench.done["second"] == alone(conversation, 10)
+    third = bench.add("third", [*conversation, *bench.done["second"], 5, 6], 10)
+    bench.run()
+    assert third.cached == len(conversation) + 9, "two tokens are not worth a tile"
+
+
 def test_keys_share_nothing() -> None:
     bench = Bench()
     bench.add("a", tokens(100), 3, key="alice")
