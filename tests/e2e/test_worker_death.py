@@ -1,0 +1,229 @@
+"""What dies or hangs, at every stage: a real daemon in a process of its own, a real worker, a real model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from edgellm import platform
+from edgellm.client import DaemonClient
+from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.events import Event, Failed, Finished, Progress, TextDelta
+from edgellm.contracts.request import GenerateRequest, Prompt, Text
+from edgellm.library.pull import pull
+from edgellm.paths import Paths, default_paths
+
+MODEL = "smollm2:135m"
+HEARTBEAT_S = 2.0  # the least that can be set
+NOTICED_S = {signal.SIGKILL: 1.5, signal.SIGSTOP: HEARTBEAT_S + 1.5}
+LONG = Text("colour " * 3000)  # some twenty seconds of prefill on one thread
+SHORT = Text("Once upon a time")
+
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them"), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def paths(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
+    """A home of this module's own, with the model in its store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGELLM_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("EDGELLM_PORT", "0")
+        patch.setenv("EDGELLM_CONTEXT", "4096")
+        patch.setenv("EDGELLM_THREADS", "1")  # two would wait for each other on a busy machine
+        patch.setenv("EDGELLM_MEMORY_RESERVE", "0")
+        patch.setenv("EDGELLM_HEARTBEAT_TIMEOUT_S", f"{HEARTBEAT_S:g}")
+        paths = default_paths()
+        manifest = pull(str(smollm2), name=MODEL, paths=paths, report=lambda _: None).manifest
+        blob = paths.models / "blobs" / manifest.model.digest.replace(":", "-")
+        blob.unlink()
+        blob.symlink_to(smollm2)  # pytest keeps old folders: 94 MiB each would add up
+        yield paths
+
+
+class Served:
+    """`edgellm serve` as a child, and a client of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], client: DaemonClient) -> None:
+        self.process = process
+        self.client = client
+
+    @property
+    def model(self) -> LoadedModel:
+        return self.client.ps()[0]
+
+    @property
+    def worker(self) -> int:
+        pid = self.model.pid
+        assert pid is not None
+        return pid
+
+    def generate(self, prompt: Prompt, max_tokens: int) -> Iterator[Event]:
+        return self.client.generate(GenerateRequest(id="", model=MODEL, prompt=prompt, max_tokens=max_tokens))
+
+
+@contextmanager
+def serving(paths: Paths) -> Iterator[Served]:
+    """A daemon that is ready; killed at the end if it is still there, and its worker with it."""
+    process = subprocess.Popen([sys.executable, "-m", "edgellm.cli.main", "serve"], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (paths.runtime / "daemon.json").exists() or process.poll() is not None, 20)
+        client = DaemonClient.find(paths)
+        assert client is not None
+        with client:
+            yield Served(process, client)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def served(paths: Paths) -> Iterator[Served]:
+    with serving(paths) as served:
+        yield served
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> float:
+    """Wait until it holds; how long that took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def loads(event: Event) -> bool:
+    return isinstance(event, Progress) and event.stage == "load" and event.done > 0
+
+
+def prefills(event: Event) -> bool:
+    return isinstance(event, Progress) and event.stage == "prefill"
+
+
+def decodes(event: Event) -> bool:
+    return isinstance(event, TextDelta)
+
+
+STAGES = [
+    pytest.param(LONG, loads, id="loading"),
+    pytest.param(LONG, prefills, id="prefill"),
+    pytest.param(SHORT, decodes, id="decode"),
+]
+
+
+class Whole(threading.Thread):
+    """An OpenAI client that waits for a whole answer, beside the stream that shows how far the worker is."""
+
+    def __init__(self, served: Served, prompt: Text) -> None:
+        super().__init__(daemon=True)
+        self.url = served.client.info.url + "/v1/completions"
+        self.body = {"model": MODEL, "prompt": prompt.text + " And", "max_tokens": 900}
+        self.status = 0
+        self.reply: dict[str, Any] = {}
+        self.start()
+
+    def run(self) -> None:
+        with suppress(httpx2.HTTPError):  # a test that failed has ended the daemon
+            reply = httpx2.post(self.url, json=self.body, trust_env=False, timeout=60)
+            self.status, self.reply = reply.status_code, reply.json()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(("prompt", "reached"), STAGES)
+def test_a_worker_dies_or_hangs(
+    prompt: Text, reached: Callable[[Event], bool], how: signal.Signals, served: Served
+) -> None:
+    if reached is loads and served.client.ps():
+        served.client.stop(MODEL)
+    restarts = served.model.restarts if served.client.ps() else 0
+    events = served.generate(prompt, 900)
+    first = next(events)  # the request is at the model: the other one finds it loading or loaded
+    other = Whole(served, prompt)
+    wait_for(lambda: served.model.running + served.model.waiting == 2, 5)
+    if not reached(first):
+        next(event for event in events if reached(event))
+    victim = served.worker
+    os.kill(victim, how)
+    began = time.monotonic()
+    *_, last = events
+    took = time.monotonic() - began
+    health = served.client.health()
+
+    assert isinstance(last, Failed)
+    assert (last.error.code, last.error.retriable) == ("worker_died", True)
+    assert took < NOTICED_S[how]
+    other.join(10)
+    assert (other.status, other.reply["error"]["code"]) == (503, "worker_died")
+    assert health["status"] in ("degraded", "loading")
+    assert health["models"][MODEL]["state"] in ("restarting", "loading")
+    wait_for(lambda: not platform.pid_alive(victim), 2.0)  # a stopped process does not end by itself
+
+    *_, last = served.generate(SHORT, 2)
+    assert isinstance(last, Finished)
+    assert served.client.health()["status"] == "ok"
+    assert (served.model.restarts, served.worker != victim) == (restarts + 1, True)
+
+
+@pytest.mark.parametrize(("prompt", "reached"), STAGES)
+def test_a_daemon_that_is_killed_leaves_no_worker(
+    prompt: Text, reached: Callable[[Event], bool], paths: Paths, tmp_path: Path
+) -> None:
+    with elsewhere(paths, tmp_path) as own, serving(own) as served:
+        events = served.generate(prompt, 900)
+        next(event for event in events if reached(event))
+        worker = served.worker
+        served.process.kill()
+        wait_for(lambda: not platform.pid_alive(worker), 1.0)
+        *_, last = events
+        assert isinstance(last, Failed)
+        assert last.error.retriable
+
+
+def test_sigterm_drains(paths: Paths, tmp_path: Path) -> None:
+    with elsewhere(paths, tmp_path) as own, serving(own) as served:
+        events = served.generate(SHORT, 60)
+        next(event for event in events if decodes(event))
+        worker = served.worker
+        served.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: served.client.health()["status"] == "draining", 1.0)
+        (refused,) = served.generate(SHORT, 2)
+        assert isinstance(refused, Failed)
+        assert (refused.error.code, refused.error.retriable) == ("unavailable", True)
+        *_, last = events
+        assert isinstance(last, Finished)  # the answer that ran is whole
+        assert served.process.wait(5) == 0
+        assert not platform.pid_alive(worker)
+
+
+def test_a_second_signal_cuts_off_and_leaves_no_worker(paths: Paths, tmp_path: Path) -> None:
+    with elsewhere(paths, tmp_path) as own, serving(own) as served:
+        events = served.generate(LONG, 60)
+        next(event for event in events if prefills(event))
+        worker = served.worker
+        served.process.send_signal(signal.SIGINT)
+        wait_for(lambda: served.client.health()["status"] == "draining", 1.0)
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(3) == 130
+        assert not platform.pid_alive(worker)
+        with suppress(StopIteration):
+            *_, last = events
+            assert isinstance(last, Failed)
+
+
+@contextmanager
+def elsewhere(paths: Paths, folder: Path) -> Iterator[Paths]:
+    """A home with the same models whose daemon is another."""
+    (folder / "models").symlink_to(paths.models)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGELLM_HOME", str(folder))
+        yield default_paths()
