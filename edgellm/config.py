@@ -17,12 +17,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from edgellm.contracts.engine import ENGINE_STATE
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
 
 PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
-NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG", "EDGELLM_ENGINE_STATE"})
+NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG", ENGINE_STATE})
 SECRET = frozenset({"api_keys"})
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -89,7 +90,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=2.0, le=600.0, description="Seconds of silence after which a worker counts as dead")
     ] = 10.0
     log_level: Annotated[LogLevel, Meta(description="How much is logged")] = "info"
-    log_content: Annotated[bool, Meta(description="Log prompts and answers too")] = False
     temperature: Annotated[
         float,
         Meta(ge=0.0, le=100.0, description="Randomness where nothing else says; 0 always takes the likeliest"),

@@ -34,20 +34,29 @@ def probe(name: str) -> Available | Unavailable:
         return Unavailable(error.message, error.hint or "reinstall the package that provides it")
 
 
-def engine_for(model: ModelFile, wanted: str | None = None) -> EnginePlugin:
-    """The first available engine that supports `model` (or just `wanted`); EngineUnavailable says every reason."""
+def engine_for(model: ModelFile) -> EnginePlugin:
+    """The engine to run `model`: of several, the first that can run here. EngineUnavailable says every reason.
+
+    Asking an engine whether it can run here imports its native library, which takes time, and then sits in, and may
+    crash, this process; so that is asked only where there is a choice. A lone engine tells when it loads.
+    """
     reasons: list[str] = []
-    hints: list[str] = []
-    for name in [wanted] if wanted else engine_names():
+    able: list[EnginePlugin] = []
+    for name in engine_names():
         plugin = engine(name)
         refusal = plugin.supports(model)
-        if refusal is not None:
+        if refusal is None:
+            able.append(plugin)
+        else:
             reasons.append(f"{name}: {refusal}")
-            continue
+    if len(able) == 1:
+        return able[0]
+    hints: list[str] = []
+    for plugin in able:
         state = plugin.probe()
         if isinstance(state, Available):
             return plugin
-        reasons.append(f"{name}: {state.reason}")
+        reasons.append(f"{plugin.name}: {state.reason}")
         hints.append(state.hint)
     raise EngineUnavailable(
         "no engine can run this model (" + "; ".join(reasons or ["none installed"]) + ")",

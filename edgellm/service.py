@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from edgellm import __version__
 from edgellm.config import Settings
 from edgellm.contracts.backend import Health, LoadedModel
-from edgellm.contracts.engine import EnginePlugin, ModelFile
+from edgellm.contracts.engine import ENGINE_STATE
 from edgellm.contracts.events import Event, Failed
 from edgellm.contracts.request import GenerateRequest, Sampling
 from edgellm.engine.admission import ModelPlan, Wanted
@@ -34,10 +34,9 @@ from edgellm.library.store import Store
 from edgellm.paths import Paths
 from edgellm.placement import machine
 from edgellm.placement.plan import place
-from edgellm.plugins import engine, engine_for, engine_names
+from edgellm.plugins import engine_for
 from edgellm.units import MIB
 
-ENGINE_STATE = "EDGELLM_ENGINE_STATE"  # tells engines where they may keep small files between runs
 SEED_BITS = 32  # short enough to copy, and exact in JavaScript
 
 
@@ -157,7 +156,7 @@ class Service:
         settings = self._settings
         path = self._store.model_path(manifest)
         file = read_model(path)
-        engine = _engine_for(file)
+        engine = engine_for(file)
         cost = engine.cost_model(file)
         placement = place(file, cost, settings, memory, machine.cores())
         limits = Limits(
@@ -173,9 +172,7 @@ class Service:
         return ModelPlan(load, cost.total(placement.capacity))
 
     def _make_model(self, load: Load) -> LocalModel:
-        patience = Supervision(
-            heartbeat_timeout_s=self._settings.heartbeat_timeout_s, grace_s=self._settings.shutdown_grace_s
-        )
+        patience = Supervision(heartbeat_timeout_s=self._settings.heartbeat_timeout_s)
         log = self._paths.logs / f"worker-{load.model.replace(':', '-')}.log"
         environment = {ENGINE_STATE: str(self._paths.engines)}
         return LocalModel(load, supervision=patience, log_path=log, environment=environment)
@@ -186,23 +183,10 @@ class Service:
 
     def _public(self, text: str) -> str:
         """Without our own folders: what leaves the daemon may reach people on other machines."""
-        for folder in (
-            self._paths.models,
-            self._paths.data,
-            self._paths.config,
-            self._paths.runtime,
-            self._paths.logs,
-        ):
+        paths = self._paths
+        for folder in (paths.models, paths.data, paths.config, paths.runtime, paths.logs):
             text = text.replace(str(folder), "…")
         return text
-
-
-def _engine_for(file: ModelFile) -> EnginePlugin:
-    """The engine to run a file. Asking one whether it can run here imports its native library, which then sits in, and
-    may crash, this process; so that is asked only where there is a choice. A lone engine tells from its worker.
-    """
-    able = [plugin for name in engine_names() if (plugin := engine(name)).supports(file) is None]
-    return able[0] if len(able) == 1 else engine_for(file)
 
 
 def _card(manifest: Manifest) -> ModelCard:

@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-STATE = "EDGELLM_ENGINE_STATE"  # a folder where engines may keep small files between runs
+from edgellm.contracts.engine import ENGINE_STATE
+
 _CANARY_S = 30.0
 
 _CPU = 0  # enum ggml_backend_dev_type
@@ -37,7 +38,7 @@ def sound(api: Any, command: list[str] | None = None) -> bool:
     library = Path(api.llama_cpp._lib._name).parent
     parts = sorted(library.glob("*ggml-cpu*"))
     build = " ".join(f"{part}:{part.stat().st_size}:{part.stat().st_mtime_ns}" for part in parts)
-    folder = os.environ.get(STATE)
+    folder = os.environ.get(ENGINE_STATE)
     memory = Path(folder) / "llamacpp-amx.json" if folder else None
     known = _remembered(memory)
     if build not in known:

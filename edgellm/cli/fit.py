@@ -30,24 +30,12 @@ def fit(path: Path, settings: Settings) -> Fit:
 
     Raises EngineUnavailable when no installed engine takes it, InsufficientMemory when it does not fit, BadModelFile.
     """
-    from edgellm import plugins
-    from edgellm.errors import EngineUnavailable
     from edgellm.formats.gguf import read_model
     from edgellm.placement.machine import cores, memory
     from edgellm.placement.plan import place
+    from edgellm.plugins import engine_for
 
     model = read_model(path)
-    reasons = []
-    # Not plugins.engine_for: that imports the engine's libraries, which takes longer than all of this.
-    for name in plugins.engine_names():
-        plugin = plugins.engine(name)
-        reason = plugin.supports(model)
-        if reason is None:
-            cost, now = plugin.cost_model(model), memory()
-            placement = place(model, cost, settings, now, cores())
-            return Fit(cost.weights, cost.kv_per_token * placement.context, placement.context, now.available)
-        reasons.append(f"{name}: {reason}")
-    raise EngineUnavailable(
-        "no engine runs this model (" + "; ".join(reasons or ["none installed"]) + ")",
-        hint="`edgellm doctor` shows the engines",
-    )
+    cost, now = engine_for(model).cost_model(model), memory()
+    placement = place(model, cost, settings, now, cores())
+    return Fit(cost.weights, cost.kv_per_token * placement.context, placement.context, now.available)

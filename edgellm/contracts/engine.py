@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+ENGINE_STATE = "EDGELLM_ENGINE_STATE"  # environment variable: a folder where engines may keep small files between runs
+
 
 class Available(msgspec.Struct, frozen=True):
     """An engine that can run here, and with what."""
@@ -194,6 +196,8 @@ class Tokenizer(Protocol):
     @property
     def bos(self) -> int | None: ...
     @property
+    def eos(self) -> int | None: ...
+    @property
     def adds_bos(self) -> bool: ...
     @property
     def end_of_generation(self) -> frozenset[int]: ...
@@ -216,15 +220,14 @@ class Tokenizer(Protocol):
         """What a generated token adds to the answer: raw bytes, maybe part of a character; b"" for control tokens."""
         ...
 
-    @property
-    def eos(self) -> int | None: ...
-
 
 class EnginePlugin(Protocol):
     """The whole surface of an engine. The module that holds it imports nothing heavy."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of its entry point: a worker finds it by that."""
+        ...
 
     def probe(self) -> Available | Unavailable:
         """Can this engine run here? Quick; imports what it must inside."""

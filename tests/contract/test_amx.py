@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgellm_llamacpp.amx import STATE, sound
+from edgellm_llamacpp.amx import sound
 from edgellm_llamacpp.canary import tiny_model
 
+from edgellm.contracts.engine import ENGINE_STATE
 from edgellm.formats.gguf import read_model
 
 ALIVE, DEAD = ([sys.executable, "-c", code] for code in ("pass", "import os; os.abort()"))
@@ -25,14 +26,14 @@ def build(tmp_path: Path) -> Any:
 
 
 def test_a_canary_that_lives_allows_it_and_one_that_dies_does_not(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(STATE, raising=False)
+    monkeypatch.delenv(ENGINE_STATE, raising=False)
     assert sound(build, ALIVE)
     assert not sound(build, DEAD)
     assert not sound(build, ["/no/such/program"])
 
 
 def test_the_answer_is_remembered_for_that_build(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(STATE, str(tmp_path / "state"))
+    monkeypatch.setenv(ENGINE_STATE, str(tmp_path / "state"))
     assert not sound(build, DEAD)
     assert not sound(build, ALIVE), "remembered"
     (tmp_path / "lib" / "libggml-cpu.so").write_bytes(b"another build")
