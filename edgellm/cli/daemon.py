@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from edgellm.cli.link import find_client
 from edgellm.cli.output import Output
+from edgellm.client import DaemonClient
 from edgellm.config import load_settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.errors import DaemonError, InvalidRequest, NotFound
@@ -19,7 +19,7 @@ COLUMNS = ("NAME", "STATE", ">SIZE", ">CONTEXT", ">KV", ">RUNNING", ">WAITING", 
 def list_running(*, json: bool) -> None:
     """Print the models in memory; none when no daemon runs."""
     output = Output(json=json)
-    client = find_client(default_paths())
+    client = DaemonClient.find(default_paths())
     models: list[LoadedModel] = []
     if client is not None:
         with client:
@@ -45,7 +45,7 @@ def stop(name: str | None, *, everything: bool, json: bool, quiet: bool) -> None
     if name is None:
         _end_daemon(paths, output)
         return
-    client = find_client(paths, any_version=True)
+    client = DaemonClient.find(paths, any_version=True)
     if client is None:
         raise NotFound(f"{name} is not loaded: no daemon is running", hint="nothing needs to be stopped")
     with client:
@@ -70,7 +70,7 @@ def serve(flags: Mapping[str, object]) -> None:
 
 
 def _end_daemon(paths: Paths, output: Output) -> None:
-    client = find_client(paths, any_version=True)
+    client = DaemonClient.find(paths, any_version=True)
     if client is None:
         _done(output, "no daemon is running", {"stopped": None})
         return

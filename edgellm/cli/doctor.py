@@ -51,15 +51,19 @@ class Report(msgspec.Struct):
 
 
 def examine(*, json: bool) -> None:
-    """Print the report. Raises LibraryError, after it, when something is broken."""
+    """Print the report. Ends with the exit code of a LibraryError when something is broken."""
     output = Output(json=json)
     report = diagnose(default_paths())
     if json:
         output.document({"ok": report.ok, "version": __version__, **msgspec.to_builtins(report)})
-        if not report.ok:
-            sys.stdout.flush()
-            raise SystemExit(LibraryError.exit_code)
-        return
+    else:
+        _print(report, output)
+    if not report.ok:
+        sys.stdout.flush()
+        raise SystemExit(LibraryError.exit_code)
+
+
+def _print(report: Report, output: Output) -> None:
     for title in ("machine", "engines", "store", "daemon"):
         output.line(title)
         output.pairs(getattr(report, title))
@@ -69,8 +73,6 @@ def examine(*, json: bool) -> None:
         output.line(f"  mend: {problem.mend}")
     output.line()
     output.line(f"next: {report.next}")
-    if not report.ok:
-        raise SystemExit(LibraryError.exit_code)
 
 
 def diagnose(paths: Paths) -> Report:
@@ -119,15 +121,17 @@ def _settings(report: Report, paths: Paths) -> None:
 
 
 def _engines(report: Report) -> None:
+    able = 0
     for name in plugins.engine_names():
         state = plugins.probe(name)
         if isinstance(state, Available):
+            able += 1
             detail = re.sub(r"\s*=\s*1\b", "", state.detail).replace(" | ", ", ")  # "AVX2 = 1 | FMA = 1"
             report.engines[name] = " · ".join(filter(None, (state.version, detail)))
         else:
             report.engines[name] = f"not available: {state.reason}"
             report.problems.append(Problem(f"engine {name}: {state.reason}", state.hint, broken=False))
-    if not any(not text.startswith("not available") for text in report.engines.values()):
+    if not able:
         report.problems.append(
             Problem("no engine can run here", "reinstall edgellm; the engine notes say what is missing")
         )
@@ -150,7 +154,7 @@ def _store(report: Report, paths: Paths) -> Listing:
     leftovers = _leftovers(paths.models / "partial")
     if leftovers:
         report.store["unfinished"] = (
-            f"{size(leftovers)} in {paths.models / 'partial'}; pulling again goes on from there"
+            f"{size(leftovers)} in {paths.models / 'partial'}; the next pull uses or removes it"
         )
     return listing
 

@@ -14,6 +14,7 @@ from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import Sampling
 from edgellm.errors import InvalidRequest, LibraryError
 from edgellm.library.manifest import Manifest
+from edgellm.library.names import ModelName
 from edgellm.library.store import Damaged, Store
 from edgellm.paths import default_paths
 from edgellm.units import ago, number, parameters, size
@@ -95,7 +96,7 @@ def remove_models(names: Sequence[str], *, json: bool, quiet: bool) -> None:
         output.document({"removed": [{"name": name, "freed": count} for name, count in freed.items()]})
 
 
-def _existing(store: Store, text: str) -> Any:
+def _existing(store: Store, text: str) -> ModelName:
     """The name in the store that `text` means. Raises InvalidName or NotFound; damage is no reason to refuse."""
     try:
         return store.require(text).full_name

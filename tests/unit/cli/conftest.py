@@ -11,6 +11,7 @@ import edgellm.cli.answer
 import edgellm.cli.chat
 import edgellm.cli.daemon
 import edgellm.cli.doctor
+import edgellm.cli.link
 import edgellm.cli.models
 import edgellm.cli.output
 import edgellm.cli.pull
@@ -21,12 +22,7 @@ import edgellm.cli.run
 def daemon(home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     """A running fake daemon, and stdin empty as it is for a script."""
     client = FakeClient()
-
-    def find(paths: object, *, any_version: bool = False) -> FakeClient | None:
-        return client if client.running else None
-
-    monkeypatch.setattr(edgellm.cli.run, "DaemonClient", client)
-    monkeypatch.setattr("edgellm.cli.link.find_client", find)
-    monkeypatch.setattr(edgellm.cli.daemon, "find_client", find)
+    for module in (edgellm.cli.run, edgellm.cli.link, edgellm.cli.daemon):
+        monkeypatch.setattr(module, "DaemonClient", client)
     pipe(monkeypatch, b"")
     return client
