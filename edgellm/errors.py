@@ -7,7 +7,7 @@
     │   └── ConfigError            400           a setting is unknown or out of range
     ├── Unauthorized               401  exit 4
     ├── Forbidden                  403  exit 4
-    ├── NotFound                   404  exit 3   no such model, response, route
+    ├── NotFound                   404  exit 3   no such model
     ├── RequestTimeout             408  exit 5   the request's own deadline passed
     ├── Overloaded                 429  exit 5   queue full; `retry_after` in seconds
     ├── Unavailable                503  exit 5   try again later: loading, draining
@@ -75,7 +75,7 @@ class EdgeError(Exception):
     @staticmethod
     def from_info(info: ErrorInfo) -> EdgeError:
         """The exception that `info` came from; an unknown code becomes a plain EdgeError."""
-        kind = _by_code().get(info.code, EdgeError)
+        kind = by_code().get(info.code, EdgeError)
         return kind(info.message, hint=info.hint, param=info.param, retry_after=info.retry_after)
 
 
@@ -196,7 +196,8 @@ class Interrupted(EdgeError):
     exit_code = 130
 
 
-def _by_code() -> dict[str, type[EdgeError]]:
+def by_code() -> dict[str, type[EdgeError]]:
+    """The whole tree."""
     found: dict[str, type[EdgeError]] = {}
     todo = [EdgeError]
     while todo:

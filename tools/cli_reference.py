@@ -11,9 +11,9 @@ from typing import Any, get_args, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
+from edgellm import errors
 from edgellm.cli.main import app, root
 from edgellm.config import fields, shown
-from edgellm.errors import EdgeError
 
 TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
 HEADER = """# The command line
@@ -109,14 +109,11 @@ def settings() -> Iterator[str]:
 
 def exit_codes() -> Iterator[str]:
     yield "## Exit codes\n"
-    by_code: dict[int, set[str]] = {}
-    todo = [EdgeError]
-    while todo:
-        kind = todo.pop()
-        by_code.setdefault(kind.exit_code, set()).add(kind.code)
-        todo += kind.__subclasses__()
+    names: dict[int, list[str]] = {}
+    for name, kind in sorted(errors.by_code().items()):
+        names.setdefault(kind.exit_code, []).append(f"`{name}`")
     rows = [("0", "success")]
-    rows += [(str(code), ", ".join(f"`{name}`" for name in sorted(names))) for code, names in sorted(by_code.items())]
+    rows += [(str(code), ", ".join(listed)) for code, listed in names.items()]
     rows.append(("141", "the reader of stdout has gone (`| head`)"))
     yield table(("exit code", "error code"), sorted(rows, key=lambda row: int(row[0])))
 

@@ -13,7 +13,7 @@ F32_BYTES = 4
 # Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model.
 PROCESS = 64 * MIB
 SEQUENCES = 16  # rows of logits kept, in the scratch buffer and beside it
-MICRO_BATCH = 512  # tokens computed at once
+MICRO_BATCH = 512  # tokens computed at once: scratch memory grows with it, speed no more
 WORD = 220  # bytes per vocabulary entry, measured; the tokenizer may hold a second copy
 
 

@@ -20,8 +20,7 @@ from typing import Any
 from edgellm.contracts.engine import Placement
 from edgellm.errors import LoadFailed
 from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
-
-MICRO_BATCH = 512  # tokens computed at once: scratch memory grows with it, speed no more
+from edgellm_llamacpp.costs import MICRO_BATCH
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # enum ggml_log_level; the binding's own table still has the old order
 _GENERIC = ("failed to load model", "failed to initialize", "failed to create context")

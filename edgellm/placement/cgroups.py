@@ -44,12 +44,12 @@ def memory_limits(root: Path) -> list[MemoryLimit]:
 
 def _quota(group: Group, folder: Path) -> Iterator[float]:
     if group.version == 2:
-        words = _read(folder / "cpu.max").split()
+        words = read(folder / "cpu.max").split()
         quota, period = (_number(words[0]), _number(words[1])) if len(words) == 2 else (None, None)
     else:
         quota, period = (
-            _number(_read(folder / "cpu.cfs_quota_us")),
-            _number(_read(folder / "cpu.cfs_period_us")),
+            _number(read(folder / "cpu.cfs_quota_us")),
+            _number(read(folder / "cpu.cfs_period_us")),
         )
     if quota is not None and period is not None and quota > 0 and period > 0:
         yield quota / period
@@ -59,12 +59,12 @@ def _memory_limit(group: Group, folder: Path) -> Iterator[MemoryLimit]:
     names = (
         ("memory.max", "memory.current") if group.version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
     )
-    limit, used = (_number(_read(folder / name)) for name in names)
+    limit, used = (_number(read(folder / name)) for name in names)
     if limit is None or not 0 < limit < _UNLIMITED:
         return
     key = "inactive_file" if group.version == 2 else "total_inactive_file"
     droppable = next(
-        (int(value) for name, _, value in _fields(_read(folder / "memory.stat")) if name == key and value.isdigit()),
+        (int(value) for name, _, value in _fields(read(folder / "memory.stat")) if name == key and value.isdigit()),
         0,
     )
     yield MemoryLimit(limit, max(0, (used or 0) - droppable))
@@ -72,7 +72,7 @@ def _memory_limit(group: Group, folder: Path) -> Iterator[MemoryLimit]:
 
 def _groups(root: Path, controller: str) -> Iterator[Group]:
     """The group hierarchies in which the process has `controller`: from /proc/self/cgroup and mountinfo."""
-    membership = [line.split(":", 2) for line in _read(root / "proc/self/cgroup").splitlines()]
+    membership = [line.split(":", 2) for line in read(root / "proc/self/cgroup").splitlines()]
     for mount_root, mount_point, kind, options in _mounts(root):
         for fields in membership:
             if len(fields) != 3:
@@ -86,7 +86,7 @@ def _groups(root: Path, controller: str) -> Iterator[Group]:
 
 def _mounts(root: Path) -> Iterator[tuple[str, str, str, list[str]]]:
     """(root within the hierarchy, mount point, type, options) of every cgroup mount; proc(5), mountinfo."""
-    for line in _read(root / "proc/self/mountinfo").splitlines():
+    for line in read(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         left, right = before.split(), after.split()
         if len(left) >= 5 and len(right) >= 3 and right[0] in ("cgroup", "cgroup2"):
@@ -108,7 +108,8 @@ def _folders(root: Path, mount_root: str, mount_point: str, path: str) -> tuple[
     return tuple(folder for folder in folders if folder.is_dir())
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """A small file of the kernel's as text; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

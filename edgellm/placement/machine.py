@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from edgellm.placement import cgroups
+from edgellm.placement.cgroups import read
 
 _ROOT = Path("/")
 # A core this much slower than the fastest makes the others wait at the end of every layer.
@@ -83,12 +84,12 @@ def read_cpus(root: Path) -> list[Cpu]:
     Efficiency cores: x86 lists them under `cpu_atom`, ARM gives each CPU a `cpu_capacity` up to 1024.
     """
     folder = root / "sys/devices/system/cpu"
-    slow = parse_list(_read(root / "sys/devices/cpu_atom/cpus"))
+    slow = parse_list(read(root / "sys/devices/cpu_atom/cpus"))
     cpus = []
-    for number in sorted(parse_list(_read(folder / "online"))):
+    for number in sorted(parse_list(read(folder / "online"))):
         topology = folder / f"cpu{number}" / "topology"
-        siblings = parse_list(_read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list"))
-        capacity = _read(folder / f"cpu{number}" / "cpu_capacity").strip()
+        siblings = parse_list(read(topology / "core_cpus_list") or read(topology / "thread_siblings_list"))
+        capacity = read(folder / f"cpu{number}" / "cpu_capacity").strip()
         speed = int(capacity) / 1024 if capacity.isdigit() and int(capacity) else 1.0
         cpus.append(Cpu(number, frozenset(siblings or {number}), _EFFICIENCY_SPEED if number in slow else speed))
     return cpus
@@ -109,7 +110,7 @@ def cpu_name() -> str:
     import platform
 
     return (
-        parse_cpu_name(_read(_ROOT / "proc/cpuinfo"))
+        parse_cpu_name(read(_ROOT / "proc/cpuinfo"))
         or _sysctl("machdep.cpu.brand_string")
         or (platform.processor() or platform.machine() or "unknown processor")
     )
@@ -152,10 +153,3 @@ def _sysctl(name: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return found.stdout.strip() if found.returncode == 0 else ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

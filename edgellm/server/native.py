@@ -19,12 +19,11 @@ from edgellm.errors import InvalidRequest, Unauthorized
 from edgellm.server.answer import StreamedAnswer
 from edgellm.server.body import Limits, decode, read_body
 from edgellm.server.front import Front
-from edgellm.server.openai_requests import STOPS
+from edgellm.server.openai_requests import STOP_CHARACTERS, STOPS
 from edgellm.server.security import Security
 from edgellm.server.sse import BLANK, line
 
 PREFIX = "/edgellm/v1"
-_STOP_CHARACTERS = 1000
 
 
 class StopBody(msgspec.Struct):
@@ -87,8 +86,8 @@ def checked(request: GenerateRequest) -> GenerateRequest:
     _check_sampling(sampling)
     if request.max_tokens is not None and not 1 <= request.max_tokens <= 2**31:
         raise InvalidRequest("max_tokens must be between 1 and 2^31", param="max_tokens")
-    if len(request.stop) > STOPS or not all(0 < len(text) <= _STOP_CHARACTERS for text in request.stop):
-        raise InvalidRequest(f"stop takes up to {STOPS} texts of 1 to {_STOP_CHARACTERS} characters", param="stop")
+    if len(request.stop) > STOPS or not all(0 < len(text) <= STOP_CHARACTERS for text in request.stop):
+        raise InvalidRequest(f"stop takes up to {STOPS} texts of 1 to {STOP_CHARACTERS} characters", param="stop")
     if not -1000 <= request.priority <= 1000:
         raise InvalidRequest("priority must be between -1000 and 1000", param="priority")
     if request.timeout_s is not None and not request.timeout_s > 0:

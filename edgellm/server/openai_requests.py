@@ -16,7 +16,8 @@ from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt
 from edgellm.errors import InvalidRequest
 from edgellm.server.body import decode
 
-STOPS = 16
+STOPS = 16  # stop strings of one request
+STOP_CHARACTERS = 1000  # of each
 ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",  # OpenAI's newer name
@@ -26,7 +27,7 @@ ROLES: dict[str, Role] = {
 }
 COMPLETION_TOKENS = 16  # what OpenAI's legacy endpoint generates when max_tokens is not given
 
-_Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARACTERS)]
 _Count = Annotated[int, Meta(ge=1, le=2**31)]
 _Token = Annotated[int, Meta(ge=0, lt=2**31)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
