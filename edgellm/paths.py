@@ -14,8 +14,8 @@ import msgspec
 class Paths(msgspec.Struct, frozen=True):
     """The folders of one installation."""
 
-    data: Path  # models, history
-    config: Path  # config.toml, models.toml overlay
+    data: Path  # models, engines' small files
+    config: Path  # config.toml, the user's models.toml
     runtime: Path  # daemon.json and its lock
     logs: Path  # daemon and worker logs
 

@@ -42,9 +42,6 @@ class PrefixTree:
         self._roots: dict[Hashable, _Node] = {}
         self._places: dict[int, tuple[Hashable, _Node]] = {}
 
-    def __contains__(self, holder: int) -> bool:
-        return holder in self._places
-
     def __len__(self) -> int:
         return len(self._places)
 

@@ -65,7 +65,6 @@ class LocalModel:
         self.load = load
         self.info: RunnerInfo | None = None  # of the worker in service
         self.heartbeat: Heartbeat | None = None  # its latest
-        self.load_s: float | None = None  # what the latest load took
         self.restarts = 0  # processes started in place of dead ones, since this object was made
         self._limits = supervision or Supervision()
         self._log_path = log_path
@@ -235,7 +234,8 @@ class LocalModel:
             case Ready(info, load_s):
                 self._on_ready(info, load_s)
             case LoadError(error):
-                self._end_worker(EdgeError.from_info(error))
+                if self._worker is not None:
+                    self._worker.kill(EdgeError.from_info(error))
             case Hello():
                 pass
 
@@ -255,15 +255,11 @@ class LocalModel:
 
     def _on_ready(self, info: RunnerInfo, load_s: float) -> None:
         logger.info("%s loaded in %.2f s (pid %s)", self.load.model, load_s, self.pid)
-        self.info, self.load_s, self._loaded = info, load_s, 1.0
+        self.info, self._loaded = info, 1.0
         self._error = None
         if self._state != "draining":
             self._state = "ready"
         self._send()
-
-    def _end_worker(self, error: EdgeError) -> None:
-        if self._worker is not None:
-            self._worker.kill(error)
 
     # -- the life of worker processes ----------------------------------------------------------------
 

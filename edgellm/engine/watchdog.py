@@ -1,4 +1,4 @@
-"""Watchdog: notices a worker that lives but does not work, and how patient to be with it."""
+"""Watchdog: notices a worker that lives but does not work."""
 
 from __future__ import annotations
 

@@ -79,10 +79,7 @@ def read_model(path: Path) -> ModelFile:
             mapped = min(state.st_size, MAX_HEADER)
             with mmap.mmap(file.fileno(), mapped, access=mmap.ACCESS_READ) as data:
                 return _Header(path, data, mapped, state.st_size).read()
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: a path no system takes, a file that shrinks meanwhile
+    except (OSError, ValueError) as error:  # ValueError: a path no system takes, a file that shrinks meanwhile
         reason = getattr(error, "strerror", None) or error
         raise BadModelFile(f"{path}: {reason}", hint="check the path and its permissions") from error
 

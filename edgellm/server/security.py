@@ -31,7 +31,6 @@ from edgellm.server.errors import error_response
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health"})
-_LOCAL_NAMES = ("localhost", ".localhost")
 _INTERNAL = ErrorInfo("internal_error", "something went wrong in the daemon", "its log says more")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\\\s]+)(?::\d{1,5})?")
@@ -72,7 +71,7 @@ class Security(msgspec.Struct, frozen=True):
         if found is None:
             return False
         name = found.group(1).strip("[]").lower().removesuffix(".")
-        return name == _LOCAL_NAMES[0] or name.endswith(_LOCAL_NAMES[1]) or name in self.hosts or is_address(name)
+        return name == "localhost" or name.endswith(".localhost") or name in self.hosts or is_address(name)
 
     def origin_allowed(self, origin: str, host: str | None) -> bool:
         """Whether a page of that origin may call: it came from this server itself, or it is listed."""

