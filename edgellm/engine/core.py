@@ -72,7 +72,7 @@ class EngineCore:
         return self.scheduler.idle
 
     def warm_up(self) -> None:
-        """Run one decode step before the model counts as ready: first steps allocate and page in."""
+        """Run decode steps before the model counts as ready: first steps allocate and page in."""
         token = self._tokenizer.bos or 0
         spec = SampleSpec(temperature=0.0, top_k=0, top_p=1.0, seed=0)
         for _ in range(2):  # the second run is the one worth remembering
@@ -117,9 +117,14 @@ class EngineCore:
         if len(waiting) < self._limits.queue_requests and queued + tokens <= self._limits.queue_tokens:
             return
         rate = self.scheduler.costs.predict(MEASURED_CHUNK) / MEASURED_CHUNK
+        if len(waiting) >= self._limits.queue_requests:
+            told, setting = f"{len(waiting)} requests waiting, its limit", "queue_requests"
+        else:
+            told = f"{queued:,} tokens waiting; {tokens:,} more would exceed its limit of {self._limits.queue_tokens:,}"
+            setting = "queue_tokens"
         raise Overloaded(
-            f"{self._model} has {len(waiting)} requests waiting, its limit",
-            hint="try again in a moment, or raise queue_requests",
+            f"{self._model} has {told}",
+            hint=f"try again in a moment, or raise {setting}",
             retry_after=max(1.0, round(queued * rate, 1)),
         )
 
