@@ -1,10 +1,13 @@
-"""HTTP: one file per API dialect, and what they share.
+"""HTTP: the API dialects, and what they share.
 
 app        the ASGI application: routes, guard, error pages
-openai     /v1/…: chat completions, completions, models
+openai     /v1/…: chat completions, completions, models; openai_requests and openai_replies know the fields
 native     /edgellm/v1/…: the daemon's own API, spoken by `edgellm.client`
 security   who may call: host, origin, keys, content type, header limits
-answer     events to HTTP: status, server-sent events, keep-alives, hang-ups
+body       requests: read within limits, decoded, refused by the name of the field
+answer     events to HTTP: status, hang-ups; sse: the wire formats and keep-alives
+errors     errors as HTTP answers
 front      what every dialect goes through: draining, activity, metrics
-daemon     the process: lock, socket, signals, idle exit
+daemon     the process: lock, signals, idle exit
+binding    its socket; web, protocol: uvicorn as the daemon needs it, with deadlines
 """
