@@ -158,12 +158,9 @@ class DaemonClient:
 
     def generate(self, request: GenerateRequest) -> Generator[Event, None, None]:
         """Stream an answer. Whatever goes wrong comes as `Failed`. Closing the iterator cancels the request."""
-        lost = _no_number(request)
-        if lost is not None:
-            yield Failed(InvalidRequest(f"{lost} must be a finite number", param=lost).info)
-            return
         try:
-            with self._http.stream("POST", "/edgellm/v1/generate", content=msgspec.json.encode(request)) as response:
+            body = _encoded(request)
+            with self._http.stream("POST", "/edgellm/v1/generate", content=body) as response:
                 if response.status_code != 200:
                     response.read()
                     yield Failed(_error(response))
@@ -240,7 +237,7 @@ class DaemonClient:
         timeout: float | None = SILENCE_S,
         accept: tuple[int, ...] = (200, 202),
     ) -> dict[str, Any]:
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else _json(body)
         try:
             response = self._http.request(method, path, content=content, timeout=timeout)
             if response.status_code not in accept:
@@ -274,15 +271,29 @@ def _daemon_argv(paths: Paths, settings: Settings, preload: str | None) -> list[
     return [*argv, "--preload", preload] if preload else argv
 
 
-def _no_number(request: GenerateRequest) -> str | None:
-    """The field that holds NaN or infinity, if any: JSON has neither, and the daemon would find it not given."""
+def _json(body: object) -> bytes:
+    """Raises InvalidRequest for text that is none: bytes of another encoding, come in through the command line."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"there are bytes in it that are no text: {error.object[error.start : error.end][:20]!a}",
+            hint="use a terminal, or a file, in UTF-8",
+        ) from error
+
+
+def _encoded(request: GenerateRequest) -> bytes:
+    """As JSON. Raises InvalidRequest for NaN and infinity: JSON has neither and would leave them out."""
     values = {
         "temperature": request.sampling.temperature,
         "top_p": request.sampling.top_p,
         "timeout_s": request.timeout_s,
         "keep_alive_s": request.keep_alive_s,
     }
-    return next((name for name, value in values.items() if value is not None and not math.isfinite(value)), None)
+    for name, value in values.items():
+        if value is not None and not math.isfinite(value):
+            raise InvalidRequest(f"{name} must be a finite number", param=name)
+    return _json(request)
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[Event]:

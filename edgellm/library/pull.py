@@ -129,15 +129,16 @@ def _import(path: Path, wanted: ModelName | None, paths: Paths, report: Report) 
     if name is None:
         raise InvalidRequest(f"no model name can be made of {path.name}", hint="give one with --name", param="name")
     absolute, store = path.resolve(), Store(paths)
-    with _job(paths, hashlib.sha256(str(absolute).encode(errors="replace")).hexdigest(), report) as folder:
+    source = f"file:{absolute}".encode(errors="replace").decode()  # a name may hold bytes that are no text
+    with _job(paths, hashlib.sha256(source.encode()).hexdigest(), report) as folder:
         staged, digest = None, None
         if store.has_blob_of_size(model.size):
             digest = hash_file(absolute, Meter(report, "verify", model.size))
         if digest is None or not store.has_blob(digest, model.size):
-            _require_free_name(store, name, absolute, digest, model.size)
+            _require_free_name(store, name, source, digest, model.size)
             staged = local.stage(absolute, folder / "file", report)
             digest = staged.digest
-        file = StoredFile(MODEL_ROLE, digest, staged.size if staged else model.size, f"file:{absolute}")
+        file = StoredFile(MODEL_ROLE, digest, staged.size if staged else model.size, source)
         there = _already(store, name, file)
         if there is not None:
             return PullResult(there, already=True)
@@ -148,10 +149,10 @@ def _import(path: Path, wanted: ModelName | None, paths: Paths, report: Report) 
         return PullResult(_publish(store, file, staged, describe, report), already=False)
 
 
-def _require_free_name(store: Store, name: ModelName, path: Path, digest: str | None, size: int) -> None:
+def _require_free_name(store: Store, name: ModelName, source: str, digest: str | None, size: int) -> None:
     """Refuse a taken name before a long copy. Without a digest none here has this size, so the contents differ."""
     unknown = f"sha256:{'0' * 64}"
-    store.refuse_conflict(name, (StoredFile(MODEL_ROLE, digest or unknown, size, f"file:{path}"),))
+    store.refuse_conflict(name, (StoredFile(MODEL_ROLE, digest or unknown, size, source),))
 
 
 # Both

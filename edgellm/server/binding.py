@@ -62,6 +62,10 @@ def url_of(listening: socket.socket) -> str:
 
 def _listen(host: str, port: int) -> socket.socket:
     name = host.strip("[]")
+    try:
+        name.encode("idna")
+    except UnicodeError as error:  # too long or too strange: create_server would say so in its own way
+        raise OSError(errno.EINVAL, "no host has such a name") from error
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
     return socket.create_server((name, port), family=family, backlog=_BACKLOG)
 
@@ -80,7 +84,7 @@ def _unbound(settings: Settings, error: OSError) -> DaemonError | ConfigError:
     if error.errno == errno.EACCES:
         return DaemonError(f"port {port} needs rights this user lacks", hint="choose one above 1023 with --port")
     return ConfigError(
-        f"cannot listen on {host}: {error.strerror or error}",
+        f"cannot listen on {host[:100]}: {error.strerror or error}",
         hint="`host` is an address of this machine",
         param="host",
     )

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 LOCK_S = 1.0  # `serve` waits so long for a daemon that is just leaving
 PRELOAD_HEAD_START_S = 1.0  # the worker's start may hold up the web server's by this much
+NOTICE_S = 1.0  # how often it is seen to that clients can find this daemon
 FORCED_S = 8.0  # after a second signal, everything is over by then
 
 
@@ -55,18 +56,18 @@ def run_daemon(
     with _alone(settings, paths, detached):
         listening = bind(settings, any_port=detached)
         info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32))
-        with contextlib.closing(listening), _announced(info, paths) as withdraw:
-            daemon = Daemon(settings, paths, info, withdraw)
+        with contextlib.closing(listening), _announced(info, paths) as notice:
+            daemon = Daemon(settings, paths, info, notice)
             asyncio.run(daemon.run(listening, detached=detached, preload=preload, on_ready=on_ready))
 
 
 class Daemon:
     """What runs inside the event loop."""
 
-    def __init__(self, settings: Settings, paths: Paths, info: DaemonInfo, withdraw: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, paths: Paths, info: DaemonInfo, notice: Notice) -> None:
         self._settings = settings
         self._info = info
-        self._withdraw = withdraw  # takes daemon.json away, so that nobody new comes
+        self._notice = notice
         self._service = Service(settings, paths)
         self._ending = asyncio.Event()
         self._forced = asyncio.Event()
@@ -138,7 +139,7 @@ class Daemon:
         return web_server(app, limits), front
 
     async def _until_the_end(self, serving: asyncio.Task[None], front: Front, detached: bool) -> None:
-        waits = [asyncio.ensure_future(self._ending.wait()), serving]
+        waits = [asyncio.ensure_future(self._ending.wait()), asyncio.ensure_future(self._notice.keep()), serving]
         if detached:
             waits.append(asyncio.ensure_future(_unused(front, self._settings.idle_exit_s)))
         try:
@@ -150,7 +151,7 @@ class Daemon:
 
     async def _leave(self, server: WebServer, serving: asyncio.Task[None], front: Front) -> None:
         """Refuse what is new, let what runs finish, then close everything."""
-        self._withdraw()
+        self._notice.withdraw()  # nobody new shall come
         forced = asyncio.ensure_future(self._forced.wait())
         drained = asyncio.ensure_future(front.drain(self._settings.shutdown_grace_s))
         await asyncio.wait({forced, drained}, return_when=asyncio.FIRST_COMPLETED)
@@ -197,23 +198,43 @@ def _alone(settings: Settings, paths: Paths, detached: bool) -> Iterator[None]:
         lock.release()
 
 
-@contextlib.contextmanager
-def _announced(info: DaemonInfo, paths: Paths) -> Iterator[Callable[[], None]]:
-    """daemon.json is there while the block runs, or until the function it gets is called."""
-    path = info_path(paths)
+class Notice:
+    """daemon.json: where this daemon is, for clients."""
 
-    def withdraw() -> None:
-        if read_info(paths) == info:
+    def __init__(self, info: DaemonInfo, paths: Paths) -> None:
+        self._info = info
+        self._paths = paths
+
+    def put_up(self) -> None:
+        """Raises OSError."""
+        platform.write_private(info_path(self._paths), msgspec.json.encode(self._info))
+
+    def withdraw(self) -> None:
+        path = info_path(self._paths)
+        if read_info(self._paths) == self._info:
             path.unlink(missing_ok=True)
 
+    async def keep(self) -> None:
+        """Put it up again when somebody has cleared it away: without it nobody finds, or can end, this daemon."""
+        while True:
+            await asyncio.sleep(NOTICE_S)
+            if not info_path(self._paths).exists():
+                with contextlib.suppress(OSError):
+                    self.put_up()
+
+
+@contextlib.contextmanager
+def _announced(info: DaemonInfo, paths: Paths) -> Iterator[Notice]:
+    """daemon.json is there while the block runs, or until it is withdrawn."""
+    notice = Notice(info, paths)
     try:
-        platform.write_private(path, msgspec.json.encode(info))
+        notice.put_up()
     except OSError as error:
-        raise DaemonError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise unwritable(info_path(paths), error) from error
     try:
-        yield withdraw
+        yield notice
     finally:
-        withdraw()
+        notice.withdraw()
 
 
 def set_up_logging(settings: Settings) -> None:

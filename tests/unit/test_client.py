@@ -21,7 +21,7 @@ from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info
 from edgellm.config import Settings
 from edgellm.contracts.events import Failed, Started, TextDelta
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
-from edgellm.errors import DaemonError, NotFound, Unavailable
+from edgellm.errors import DaemonError, InvalidRequest, NotFound, Unavailable
 from edgellm.paths import Paths, default_paths
 
 FAKE = Path(__file__).parent.parent / "fake_daemon.py"
@@ -131,6 +131,15 @@ def test_numbers_that_json_has_not_are_no_silent_defaults(
     assert isinstance(event, Failed)
     assert (event.error.code, event.error.param) == ("invalid_request", field)
     assert service.requests == []
+
+
+def test_bytes_that_are_no_text_are_refused_by_name(service: FakeService, server: Server) -> None:
+    with DaemonClient(info_of(server)) as daemon:
+        (event,) = daemon.generate(msgspec.structs.replace(REQUEST, prompt=Text("gr\udcfcn")))
+        assert isinstance(event, Failed)
+        assert (event.error.code, r"\udcfc" in event.error.message) == ("invalid_request", True)
+        with pytest.raises(InvalidRequest, match="no text"):
+            daemon.stop("\udcff")
 
 
 def test_closing_the_iterator_cancels(service: FakeService, server: Server) -> None:

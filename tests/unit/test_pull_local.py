@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -94,6 +95,17 @@ def test_the_same_contents_are_not_copied_again(do: Import, some: Path, tmp_path
     assert len(list((paths.models / "blobs").iterdir())) == 1
     Store(paths).remove("one")
     assert Store(paths).model_path(result.manifest).exists()
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names there are text")
+def test_a_file_name_that_is_no_text(do: Import, tmp_path: Path, paths: Paths) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/gr\xfcn.gguf"))
+    path.write_bytes(tiny())
+    made = do(path, "mine").manifest
+    assert made.model.source == f"file:{tmp_path}/gr?n.gguf"
+    assert Store(paths).require("mine") == made
+    path.write_bytes(tiny("Edited"))
+    assert not do(path, "mine").already  # the same file, edited: no conflict
 
 
 def test_a_name_from_the_file(do: Import, some: Path) -> None:

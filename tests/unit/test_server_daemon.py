@@ -144,6 +144,16 @@ def test_there_is_only_one(start: Start, paths: Paths) -> None:
     assert read_info(paths) == info
 
 
+def test_a_notice_that_is_cleared_away_comes_back(start: Start, paths: Paths) -> None:
+    process = start(0.0, detached=False)
+    info = announced(paths, process)
+    info_path(paths).unlink()
+    assert announced(paths, process) == info
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 0
+    assert not info_path(paths).exists()
+
+
 def test_a_home_that_cannot_be_written_to(start: Start, home: Path) -> None:
     home.mkdir()
     (home / "run").write_text("a file in its place")
@@ -213,7 +223,7 @@ def test_a_taken_port_names_who_has_it() -> None:
 
 
 def test_addresses_that_are_not_here() -> None:
-    for host in ("192.0.2.1", "no-such-host.invalid"):
+    for host in ("192.0.2.1", "no-such-host.invalid", "x" * 300, "..", "\udcff"):
         with pytest.raises(ConfigError, match="cannot listen"):
             bind(Settings(host=host, port=0, api_keys=("k",)), any_port=False)
 
