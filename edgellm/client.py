@@ -34,6 +34,12 @@ _POLL_S = 0.01
 _LOG_LINES = 5
 
 
+class DaemonGone(Unavailable):
+    """The daemon that was asked is not there any more; another can be started."""
+
+    code = "daemon_gone"
+
+
 class DaemonInfo(msgspec.Struct, frozen=True):
     """Where a daemon is. What daemon.json holds."""
 
@@ -178,7 +184,7 @@ class DaemonClient:
         yield Failed(self._gone(None).info)
 
     def ps(self) -> list[LoadedModel]:
-        """The models in memory. Raises Unavailable when the daemon is gone, as all that follow."""
+        """The models in memory. Raises DaemonGone when the daemon is, as all that follow."""
         return msgspec.convert(self._ask("GET", "/edgellm/v1/ps")["models"], list[LoadedModel])
 
     def stop(self, model: str) -> bool:
@@ -249,11 +255,11 @@ class DaemonClient:
             raise DaemonError(f"the daemon at {self.info.url} answered with something unreadable") from error
         return found
 
-    def _gone(self, error: Exception | None) -> Unavailable:
+    def _gone(self, error: Exception | None) -> DaemonGone:
         why = f": {error}" if error is not None and str(error) else ""
-        return Unavailable(
+        return DaemonGone(
             f"the connection to the daemon broke off{why}",
-            hint="try again: the next command starts a daemon",
+            hint="try again: that starts a daemon",
         )
 
 

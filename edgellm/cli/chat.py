@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 
 import msgspec
 
 from edgellm.cli.answer import Turn, ask, footer
 from edgellm.cli.output import Output
-from edgellm.client import DaemonClient
+from edgellm.client import DaemonClient, DaemonGone
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Text
 from edgellm.errors import DaemonError, EdgeError, Unavailable
 from edgellm.library.manifest import Manifest
@@ -19,9 +20,16 @@ LEAVE = frozenset({"/bye", "/exit", "/quit"})
 
 
 def converse(
-    client: DaemonClient, base: GenerateRequest, system: str | None, manifest: Manifest, output: Output
+    client: DaemonClient,
+    base: GenerateRequest,
+    system: str | None,
+    manifest: Manifest,
+    output: Output,
+    connect: Callable[[], DaemonClient],
 ) -> None:
     """Ask line by line; the conversation so far goes along. `base` holds all of a request but the prompt.
+
+    The conversation outlives its daemon: `connect` finds or starts another for the question after the one that failed.
 
     Ctrl+C stops an answer, which stays part of the conversation as far as it came; at the prompt it leaves with 130.
     """
@@ -31,12 +39,16 @@ def converse(
     remark = "" if chats else " It has no chat template: it continues your text, and remembers nothing."
     output.note(f"{manifest.full_name}. Ctrl+C stops an answer, Ctrl+D leaves.{remark}")
     messages = [Message("system", system)] if system else []
+    gone = False
     while (line := _read()) is not None:
         if not line.strip():
             continue
         messages.append(Message("user", line))
         prompt = Messages(tuple(messages)) if chats else Text(line)
-        answer = _answered(client, msgspec.structs.replace(base, prompt=prompt), output)
+        if gone:
+            client.close()
+            client = connect()
+        answer, gone = _answered(client, msgspec.structs.replace(base, prompt=prompt), output)
         if answer:
             messages.append(Message("assistant", answer))
         else:
@@ -56,8 +68,11 @@ def _read() -> str | None:
     return None if line.strip() in LEAVE else line
 
 
-def _answered(client: DaemonClient, request: GenerateRequest, output: Output) -> str:
-    """The answer as far as it came; empty when there is none. Raises what a new question cannot mend."""
+def _answered(client: DaemonClient, request: GenerateRequest, output: Output) -> tuple[str, bool]:
+    """The answer as far as it came, empty when there is none; and whether the daemon is gone.
+
+    Raises what a new question cannot mend.
+    """
     turn = Turn()
     try:
         ask(client, request, output, turn)
@@ -67,9 +82,9 @@ def _answered(client: DaemonClient, request: GenerateRequest, output: Output) ->
     except (DaemonError, Unavailable) as error:
         if error.retriable:
             output.error(error)
-            return ""
+            return "", error.code == DaemonGone.code
         raise
     except EdgeError as error:
         output.error(error)
-        return ""
-    return turn.text
+        return "", False
+    return turn.text, False

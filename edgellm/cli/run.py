@@ -59,7 +59,15 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     output.status(f"starting {manifest.full_name} …")
     with _connected(paths, settings, manifest, wanted.context) as client:
         if text is None:
-            converse(client, base, wanted.system, manifest, output)
+            name = str(manifest.full_name)
+            converse(
+                client,
+                base,
+                wanted.system,
+                manifest,
+                output,
+                lambda: DaemonClient.connect_or_start(paths, settings, preload=name),
+            )
             return
         request = msgspec.structs.replace(base, prompt=_prompt(manifest, wanted.system, text))
         turn = ask(client, request, output)

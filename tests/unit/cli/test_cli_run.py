@@ -20,6 +20,7 @@ import edgellm.cli.pull
 import edgellm.cli.run
 from edgellm.cli import answer
 from edgellm.cli.main import main
+from edgellm.client import DaemonGone
 from edgellm.contracts.events import (
     Failed,
     TextDelta,
@@ -226,3 +227,28 @@ def test_conversation_survives_a_stopped_and_a_failed_answer(
     out, err = capsys.readouterr()
     assert "error: too long" in err
     assert out == "Half\nBecause sunlight scatters.\n\n"  # the last for the shell's prompt
+
+
+def test_conversation_outlives_its_daemon(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("m")
+    at_terminal(monkeypatch, edgellm.cli.run)
+    scripts = iter([ANSWER, (Failed(DaemonGone("it broke off").info),), ANSWER])
+    lines = iter(["one", "two", "three"])
+
+    def read(prompt: str) -> str:
+        daemon.script = next(scripts, ())
+        line = next(lines, None)
+        return "/bye" if line is None else line
+
+    started: list[str | None] = []
+
+    def start(paths: object, settings: object, preload: str | None = None) -> FakeClient:
+        started.append(preload)
+        return daemon
+
+    monkeypatch.setattr(builtins, "input", read)
+    monkeypatch.setattr(daemon, "connect_or_start", start)
+    assert main(["run", "m"]) == 0
+    assert started == ["m:latest"]
+    assert len(daemon.requests[2].prompt.messages) == 3  # type: ignore[union-attr]
+    assert "error: it broke off" in capsys.readouterr().err
