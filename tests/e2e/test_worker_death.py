@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,16 +13,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from real_daemon import MODEL, Served, home_with_model, serving, wait_for
 
 from edgellm import platform
-from edgellm.client import DaemonClient
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed, Finished, Progress, TextDelta
-from edgellm.contracts.request import GenerateRequest, Prompt, Text
-from edgellm.library.pull import pull
+from edgellm.contracts.request import Text
 from edgellm.paths import Paths, default_paths
 
-MODEL = "smollm2:135m"
 HEARTBEAT_S = 2.0  # the least that can be set
 NOTICED_S = {signal.SIGKILL: 1.5, signal.SIGSTOP: HEARTBEAT_S + 1.5}
 LONG = Text("colour " * 3000)  # some twenty seconds of prefill on one thread
@@ -37,69 +32,15 @@ pytestmark = [pytest.mark.skipif(os.name != "posix", reason="signals as POSIX ha
 def paths(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
     """A home of this module's own, with the model in its store."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGELLM_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setenv("EDGELLM_PORT", "0")
         patch.setenv("EDGELLM_CONTEXT", "4096")
-        patch.setenv("EDGELLM_THREADS", "1")  # two would wait for each other on a busy machine
-        patch.setenv("EDGELLM_MEMORY_RESERVE", "0")
         patch.setenv("EDGELLM_HEARTBEAT_TIMEOUT_S", f"{HEARTBEAT_S:g}")
-        paths = default_paths()
-        manifest = pull(str(smollm2), name=MODEL, paths=paths, report=lambda _: None).manifest
-        blob = paths.models / "blobs" / manifest.model.digest.replace(":", "-")
-        blob.unlink()
-        blob.symlink_to(smollm2)  # pytest keeps old folders: 94 MiB each would add up
-        yield paths
-
-
-class Served:
-    """`edgellm serve` as a child, and a client of it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], client: DaemonClient) -> None:
-        self.process = process
-        self.client = client
-
-    @property
-    def model(self) -> LoadedModel:
-        return self.client.ps()[0]
-
-    @property
-    def worker(self) -> int:
-        pid = self.model.pid
-        assert pid is not None
-        return pid
-
-    def generate(self, prompt: Prompt, max_tokens: int) -> Iterator[Event]:
-        return self.client.generate(GenerateRequest(id="", model=MODEL, prompt=prompt, max_tokens=max_tokens))
-
-
-@contextmanager
-def serving(paths: Paths) -> Iterator[Served]:
-    """A daemon that is ready; killed at the end if it is still there, and its worker with it."""
-    process = subprocess.Popen([sys.executable, "-m", "edgellm.cli.main", "serve"], stderr=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: (paths.runtime / "daemon.json").exists() or process.poll() is not None, 20)
-        client = DaemonClient.find(paths)
-        assert client is not None
-        with client:
-            yield Served(process, client)
-    finally:
-        process.kill()
-        process.wait()
+        yield home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)
 
 
 @pytest.fixture(scope="module")
 def served(paths: Paths) -> Iterator[Served]:
     with serving(paths) as served:
         yield served
-
-
-def wait_for(condition: Callable[[], Any], seconds: float) -> float:
-    """Wait until it holds; how long that took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds
-        time.sleep(0.01)
-    return time.monotonic() - began
 
 
 def loads(event: Event) -> bool:

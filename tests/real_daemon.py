@@ -1,0 +1,81 @@
+"""A real daemon in a process of its own, with a real model, for end-to-end tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgellm.client import DaemonClient
+from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.events import Event
+from edgellm.contracts.request import GenerateRequest, Prompt
+from edgellm.library.pull import pull
+from edgellm.paths import Paths, default_paths
+
+MODEL = "smollm2:135m"
+
+
+def home_with_model(file: Path, root: Path, patch: pytest.MonkeyPatch) -> Paths:
+    """Make `root` the home, with `file` in its store as MODEL, and the settings that every such test wants."""
+    patch.setenv("EDGELLM_HOME", str(root))
+    patch.setenv("EDGELLM_PORT", "0")
+    patch.setenv("EDGELLM_THREADS", "1")  # two would wait for each other on a busy machine
+    patch.setenv("EDGELLM_MEMORY_RESERVE", "0")
+    paths = default_paths()
+    manifest = pull(str(file), name=MODEL, paths=paths, report=lambda _: None).manifest
+    blob = paths.models / "blobs" / manifest.model.digest.replace(":", "-")
+    blob.unlink()
+    blob.symlink_to(file)  # pytest keeps old folders: 94 MiB each would add up
+    return paths
+
+
+class Served:
+    """`edgellm serve` as a child, and a client of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], client: DaemonClient) -> None:
+        self.process = process
+        self.client = client
+
+    @property
+    def model(self) -> LoadedModel:
+        return self.client.ps()[0]
+
+    @property
+    def worker(self) -> int:
+        pid = self.model.pid
+        assert pid is not None
+        return pid
+
+    def generate(self, prompt: Prompt, max_tokens: int) -> Iterator[Event]:
+        return self.client.generate(GenerateRequest(id="", model=MODEL, prompt=prompt, max_tokens=max_tokens))
+
+
+@contextmanager
+def serving(paths: Paths) -> Iterator[Served]:
+    """A daemon that is ready; killed at the end if it is still there, and its worker with it."""
+    process = subprocess.Popen([sys.executable, "-m", "edgellm.cli.main", "serve"], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (paths.runtime / "daemon.json").exists() or process.poll() is not None, 20)
+        client = DaemonClient.find(paths)
+        assert client is not None
+        with client:
+            yield Served(process, client)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> float:
+    """Wait until it holds; how long that took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.01)
+    return time.monotonic() - began
