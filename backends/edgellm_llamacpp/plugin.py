@@ -26,6 +26,11 @@ _INSTALL = (
     "`pip install llama-cpp-python`; it compiles for some minutes and needs a C++ compiler "
     "(Debian: build-essential, macOS: xcode-select --install, Windows: Visual Studio Build Tools)"
 )
+_REBUILD = (
+    "this build's AMX code is broken, so it is not used; prompts would be three times as fast after "
+    "`CMAKE_ARGS=\"-DCMAKE_C_FLAGS='-fno-tree-dse -fno-dse' -DCMAKE_CXX_FLAGS='-fno-tree-dse -fno-dse'\" "
+    "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python`"
+)
 _NOT_MODELS = {
     "mmproj": "it is the vision or audio part of a model; run the model it belongs to",
     "adapter": "it is an adapter; run the model it belongs to",
@@ -51,6 +56,7 @@ class LlamaCppPlugin:
         self._open: weakref.WeakValueDictionary[tuple[Path, int, int], Model] = weakref.WeakValueDictionary()
 
     def probe(self) -> Available | Unavailable:
+        from edgellm_llamacpp.amx import has_amx, sound
         from edgellm_llamacpp.native import import_binding
 
         try:
@@ -60,7 +66,8 @@ class LlamaCppPlugin:
         except (OSError, RuntimeError, AttributeError) as error:
             return Unavailable(f"llama-cpp-python does not work here: {error}", f"reinstall it: {_INSTALL}")
         features = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
-        return Available(version=str(llama_cpp.__version__), detail=features.strip(" |\n"))
+        hint = _REBUILD if has_amx(llama_cpp) and not sound(llama_cpp) else ""
+        return Available(version=str(llama_cpp.__version__), detail=features.strip(" |\n"), hint=hint)
 
     def supports(self, model: ModelFile) -> str | None:
         """Refuses only what certainly cannot generate text; which architectures it knows, loading tells."""

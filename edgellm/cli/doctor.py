@@ -128,6 +128,8 @@ def _engines(report: Report) -> None:
             able += 1
             detail = re.sub(r"\s*=\s*1\b", "", state.detail).replace(" | ", ", ")  # "AVX2 = 1 | FMA = 1"
             report.engines[name] = " · ".join(filter(None, (state.version, detail)))
+            if state.hint:
+                report.problems.append(Problem(f"engine {name} could be faster", state.hint, broken=False))
         else:
             report.engines[name] = f"not available: {state.reason}"
             report.problems.append(Problem(f"engine {name}: {state.reason}", state.hint, broken=False))

@@ -20,6 +20,7 @@ class Available(msgspec.Struct, frozen=True):
 
     version: str
     detail: str = ""
+    hint: str = ""  # what would make it run better here
 
 
 class Unavailable(msgspec.Struct, frozen=True):

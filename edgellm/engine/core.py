@@ -136,7 +136,7 @@ class EngineCore:
         if prompt >= context:
             raise ContextExceeded(
                 f"the prompt has {prompt:,} tokens; {self._model} takes {context:,}",
-                hint="shorten it, or load the model with a longer context (--context)",
+                hint="shorten it, raise the context (--context) up to what the model was trained for, or pick another",
                 param="messages",
             )
         room = context - prompt

@@ -134,6 +134,14 @@ def test_doctor_of_a_newcomer(daemon: FakeClient, capsys: Streams, monkeypatch: 
     assert "next: `edgellm pull smollm2:135m`" in out
 
 
+def test_doctor_says_what_would_be_faster(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines(monkeypatch, llamacpp=Available("1.2", hint="build it anew"))
+    assert main(["doctor"]) == 0, "slow is not broken"
+    out = capsys.readouterr().out
+    assert "engine llamacpp could be faster" in out
+    assert "mend: build it anew" in out
+
+
 def test_doctor_with_models_and_daemon(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     engines(monkeypatch, llamacpp=Available("1.2"))
     put("m")
