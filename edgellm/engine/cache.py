@@ -26,7 +26,7 @@ _FIRST_PARKED = 1 << 32  # parked holders are numbered above every sequence
 _TAKE_OVER = 16  # an idle sequence longer than the match by no more than this is cut and taken, not forked
 _LEAST_SHARED = 8  # a shorter common prefix is not worth a shared segment
 _FRAGMENTED = 1024  # unused cells below the highest in use, before an idle pool is emptied
-_LEAST_PARKED = 64  # recomputing fewer tokens than this costs no more than parking them
+_LEAST_PARKED = 64  # fewer tokens that nobody else holds are computed again sooner than the whole is copied out and in
 
 
 class KvMemory(Protocol):
@@ -130,7 +130,7 @@ class PrefixCache:
     def retire(self, sequence: int, *, keep: bool = True) -> None:
         """A job is done with its sequence. Kept for others unless `keep` is false (its KV is wrong)."""
         self._running.discard(sequence)
-        if not keep or self._ledger.length(sequence) < _LEAST_SHARED or self._tree.redundant(sequence):
+        if not keep or self._tree.unique(sequence) < _LEAST_SHARED:
             self._free(sequence)
             return
         self._idle[sequence] = None
@@ -230,7 +230,7 @@ class PrefixCache:
         if sequence is None:
             return
         del self._idle[sequence]
-        if self._ledger.length(sequence) >= _LEAST_PARKED and not self._tree.redundant(sequence):
+        if self._tree.unique(sequence) >= _LEAST_PARKED:
             self._park(sequence)
         self._free(sequence)
 

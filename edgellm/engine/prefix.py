@@ -90,10 +90,16 @@ class PrefixTree:
                 break
         return (length, list(self._below(node))) if length else (0, [])
 
-    def redundant(self, holder: int) -> bool:
-        """Does another holder hold all of this one's tokens?"""
+    def unique(self, holder: int) -> int:
+        """How many of a holder's last tokens no other one holds; 0 when another holds them all."""
         _, node = self._places[holder]
-        return len(node.ends) > 1 or bool(node.children)
+        if len(node.ends) > 1 or node.children:
+            return 0
+        count = len(node.edge)
+        while node.parent is not None and len(node.parent.children) == 1 and not node.parent.ends:
+            node = node.parent
+            count += len(node.edge)
+        return count
 
     # -- structure -------------------------------------------------------------------------------
 

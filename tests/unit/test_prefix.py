@@ -74,7 +74,8 @@ class TreeMachine(RuleBasedStateMachine):
         assert len(self.tree) == len(self.held)
         for holder, (key, tokens) in self.held.items():
             others = [t for h, (k, t) in self.held.items() if h != holder and k == key]
-            assert self.tree.redundant(holder) == any(t[: len(tokens)] == tokens for t in others)
+            shared = max((naive(tokens, t) for t in others), default=0)
+            assert self.tree.unique(holder) == len(tokens) - shared
 
     def teardown(self) -> None:
         for holder in list(self.held):
