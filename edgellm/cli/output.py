@@ -12,7 +12,8 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
-from edgellm.cli.terminal import encodes, has_colour, inert, is_terminal, label, width
+from edgellm.cli.terminal import encodes, has_colour, has_escapes, inert, is_terminal, label, width
+from edgellm.cli.wrap import Wrap
 from edgellm.errors import EdgeError
 from edgellm.units import MIB, number, seconds
 
@@ -74,8 +75,10 @@ class Output:
             self._say(inert(text))
 
     def footer(self, text: str) -> None:
-        """A note in faint letters."""
+        """A note in faint letters, wrapped at spaces on a terminal."""
         if not (self.quiet or self.json):
+            if is_terminal(sys.stderr):
+                text = textwrap.fill(text, width() - 1, break_long_words=False, break_on_hyphens=False)
             self._say(styled("dim", inert(text)))
 
     def warn(self, text: str) -> None:
@@ -114,11 +117,12 @@ class Output:
 
 
 class Answer:
-    """A model's answer on stdout as it comes: inert on a terminal, exact in a pipe, ended by exactly one newline."""
+    """A model's answer on stdout as it comes: inert and wrapped on a terminal, exact in a pipe; one newline ends it."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._terminal = is_terminal(sys.stdout)
+        self._wrap = Wrap() if has_escapes(sys.stdout) else None
         self._held = ""  # newlines that may turn out to be the last
 
     def write(self, text: str) -> None:
@@ -128,8 +132,11 @@ class Answer:
         self._held = text[len(body) :]
         if body:
             self._output.clear_status()
-            sys.stdout.write(inert(body) if self._terminal else body)
+            sys.stdout.write(self._shown(inert(body)) if self._terminal else body)
             sys.stdout.flush()
+
+    def _shown(self, text: str) -> str:
+        return text if self._wrap is None else self._wrap.feed(text, width())
 
     def end(self) -> None:
         """Finish the line."""

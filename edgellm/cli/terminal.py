@@ -48,8 +48,13 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def has_colour(stream: TextIO) -> bool:
     """Whether colour may be used: a terminal that speaks escape sequences, and no NO_COLOR (no-color.org)."""
+    return not os.environ.get("NO_COLOR") and has_escapes(stream)
+
+
+def has_escapes(stream: TextIO) -> bool:
+    """Whether this is a terminal that speaks escape sequences."""
     environment = os.environ
-    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+    if environment.get("TERM") == "dumb":
         return False
     # The old Windows console has neither variable, and would print the sequences.
     return is_terminal(stream) and bool(environment.get("TERM") or environment.get("WT_SESSION"))
