@@ -17,6 +17,7 @@ from edgellm.library.manifest import Manifest
 
 PROMPT = "> "
 LEAVE = frozenset({"/bye", "/exit", "/quit"})
+HELP = frozenset({"/help", "/?"})
 
 
 def converse(
@@ -36,12 +37,14 @@ def converse(
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - line editing and history in input(), where the system has it
     chats = manifest.summary.has_chat_template
-    remark = "" if chats else " It has no chat template: it continues your text, and remembers nothing."
-    output.note(f"{manifest.full_name}. Ctrl+C stops an answer, Ctrl+D leaves.{remark}")
+    _greet(manifest, output)
     messages = [Message("system", system)] if system else []
     gone = False
     while (line := _read()) is not None:
         if not line.strip():
+            continue
+        if line.strip() in HELP:
+            _greet(manifest, output)
             continue
         messages.append(Message("user", line))
         prompt = Messages(tuple(messages)) if chats else Text(line)
@@ -53,6 +56,12 @@ def converse(
             messages.append(Message("assistant", answer))
         else:
             messages.pop()  # it failed: the conversation goes on from before
+
+
+def _greet(manifest: Manifest, output: Output) -> None:
+    output.note(f"{manifest.full_name}. Ctrl+C stops an answer, Ctrl+D or /bye leaves.")
+    if not manifest.summary.has_chat_template:
+        output.note("It has no chat template: it continues your text, and remembers nothing.")
 
 
 def _read() -> str | None:

@@ -190,7 +190,7 @@ def test_context_of_a_running_daemon_is_not_ignored(daemon: FakeClient, capsys: 
 def test_conversation(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     put("m")
     at_terminal(monkeypatch, edgellm.cli.run)
-    lines = iter(["Hello", "", "And then?", "/bye"])
+    lines = iter(["Hello", "", "/help", "And then?", "/bye"])
     monkeypatch.setattr(builtins, "input", lambda prompt: next(lines))
     assert main(["run", "m", "--system", "Brief."]) == 0
     assert daemon.requests[1].prompt == Messages(
@@ -201,7 +201,9 @@ def test_conversation(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.M
             Message("user", "And then?"),
         )
     )
-    assert capsys.readouterr().out == "Because sunlight scatters.\n" * 2
+    out, err = capsys.readouterr()
+    assert out == "Because sunlight scatters.\n" * 2
+    assert err.count("Ctrl+D or /bye leaves") == 2  # /help says it again, and is no question
 
 
 def test_conversation_survives_a_stopped_and_a_failed_answer(
