@@ -46,7 +46,8 @@ def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> 
         output.line(f"{full_name} is already here. Ask it: `edgellm run {full_name}`")
     else:
         _say_fit(result, settings, paths, output)
-        output.line(f"ready. Ask it: `edgellm run {full_name}`")
+        what = "Ask it" if result.manifest.summary.has_chat_template else "It continues text, without a chat template"
+        output.line(f"ready. {what}: `edgellm run {full_name}`")
 
 
 def _pull(reference: str, name: str | None, paths: Paths, output: Output) -> PullResult:

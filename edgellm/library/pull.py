@@ -22,7 +22,7 @@ import msgspec
 from edgellm import units
 from edgellm.contracts.engine import ModelFile
 from edgellm.contracts.request import Sampling
-from edgellm.errors import InvalidRequest, LibraryError, NotFound
+from edgellm.errors import InvalidName, InvalidRequest, LibraryError, NotFound
 from edgellm.formats.gguf import read_model
 from edgellm.formats.summary import summarise
 from edgellm.library.catalogue import Catalogue, CatalogueEntry
@@ -71,12 +71,16 @@ def pull(reference: str, *, name: str | None = None, paths: Paths, report: Repor
 
 def _entry(reference: str, paths: Paths) -> CatalogueEntry:
     catalogue = Catalogue.load(paths)
-    entry = catalogue.get(parse_name(reference))
+    import_hint = f"to import the file of that name: edgellm pull ./{reference}" if Path(reference).is_file() else None
+    try:
+        entry = catalogue.get(parse_name(reference))
+    except InvalidName as error:
+        raise InvalidName(error.message, hint=import_hint or error.hint, param="model") from error
     if entry is not None:
         return entry
     near = catalogue.near(reference)
-    if Path(reference).is_file():
-        hint = f"to import the file of that name: edgellm pull ./{reference}"
+    if import_hint:
+        hint = import_hint
     elif near and (found := catalogue.get(parse_name(near[0]))):
         hint = f"did you mean {near[0]}? `edgellm pull {near[0]}` fetches it ({units.size(found.size)})"
     else:

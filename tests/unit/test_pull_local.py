@@ -220,14 +220,15 @@ def test_references_that_cannot_be_pulled(reference: str, kind: type[EdgeError],
         assert "./model.gguf" in caught.value.hint
 
 
+@pytest.mark.parametrize(("name", "error"), [("mymodel", NotFound), ("MyModel", InvalidName)])
 def test_a_file_with_the_name_of_a_model_is_pointed_out(
-    do: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    do: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: type[EdgeError]
 ) -> None:
-    (tmp_path / "mymodel").write_bytes(tiny())
+    (tmp_path / name).write_bytes(tiny())
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFound) as caught:
-        do("mymodel")
-    assert "./mymodel" in (caught.value.hint or "")
+    with pytest.raises(error) as caught:
+        do(name)
+    assert f"./{name}" in (caught.value.hint or "")
 
 
 def test_a_bad_name_is_refused_first(do: Import, some: Path, paths: Paths) -> None:
