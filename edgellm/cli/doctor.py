@@ -188,8 +188,9 @@ def _next(report: Report, listing: Listing) -> str:
         return f"mend what is broken: {broken.mend}"
     if not listing.manifests:
         return f"`edgellm pull {STARTER}` fetches a small model to start with (94 MiB)"
-    name = listing.manifests[0].full_name
-    return f'`edgellm run {name} "Why is the sky blue?"` asks; `edgellm serve` offers the OpenAI API'
+    # One that answers questions, where there is one.
+    chosen = next((m for m in listing.manifests if m.summary.has_chat_template), listing.manifests[0])
+    return f'`edgellm run {chosen.full_name} "Why is the sky blue?"` or `edgellm serve`'
 
 
 def _leftovers(folder: Path) -> int:

@@ -78,7 +78,7 @@ def list_(
 
 @app.command()
 def show(name: options.ModelName, json: options.Json = False) -> None:
-    """Say what a model is: size, context, licence, defaults, where its file lies."""
+    """Say what a model is: size, context, licence, defaults, file."""
     from edgellm.cli.models import show_model
 
     show_model(name, json=json)
@@ -90,7 +90,7 @@ def rm(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Remove models from the store; one that is loaded is stopped first."""
+    """Remove models from the store, stopping what is loaded."""
     from edgellm.cli.models import remove_models
 
     remove_models(names, json=json, quiet=quiet)
@@ -193,7 +193,7 @@ def config(
     path: Annotated[bool, typer.Option("--path", help="Print where the configuration file belongs.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Print every setting, where its value comes from, and what it means."""
+    """Print every setting, its value, its source and its meaning."""
     from edgellm.cli.settings import show_settings
 
     show_settings(name, path=path, json=json)
@@ -201,7 +201,7 @@ def config(
 
 @app.command()
 def doctor(json: options.Json = False) -> None:
-    """Examine this machine, the engines, the store and the daemon; say what to do next."""
+    """Examine machine, engines, store and daemon; say what is next."""
     from edgellm.cli.doctor import examine
 
     examine(json=json)

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 LOCK_S = 1.0  # `serve` waits so long for a daemon that is just leaving
 PRELOAD_HEAD_START_S = 1.0  # the worker's start may hold up the web server's by this much
 NOTICE_S = 1.0  # how often it is seen to that clients can find this daemon
+RUNS = "programs can use it as it is; `edgellm stop --all` ends it"
 FORCED_S = 8.0  # after a second signal, everything is over by then
 
 
@@ -189,7 +190,7 @@ def _alone(settings: Settings, paths: Paths, detached: bool) -> Iterator[None]:
     except Timeout as error:
         info = read_info(paths)
         where = f" at {info.url} (pid {info.pid})" if info is not None else ""
-        raise DaemonError(f"a daemon runs already{where}", hint="`edgellm stop --all` ends it") from error
+        raise DaemonError(f"a daemon runs already{where}", hint=RUNS) from error
     except OSError as error:
         raise unwritable(paths.runtime, error) from error
     try:
