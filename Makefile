@@ -12,6 +12,7 @@ QUESTION ?= Why is the sky blue?
 run: $(VENV)/.installed
 	$(BIN)/edgellm pull smollm2:135m
 	$(BIN)/edgellm run smollm2:135m "$(QUESTION)"
+	@echo "next: . $(BIN)/activate, then edgellm run smollm2:135m for a conversation"
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow"

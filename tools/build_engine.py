@@ -82,6 +82,8 @@ def main() -> None:
         return
     if wanted:
         pip("install", "--quiet", "--force-reinstall", "--no-deps", str(build_with(wanted)))
+    elif installed() is None:
+        print(f"installing {requirement()}, compiled for this CPU: some minutes, the first time", flush=True)
     pip("install", "--quiet", requirement())
     MARKER.write_text(wanted, "utf-8")
 
