@@ -262,7 +262,7 @@ def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return ConfigError(
         f"unknown setting {name} in {where}",
-        hint=hint or f"did you mean {near[0]}? `edgellm config` lists all",
+        hint=hint or f"did you mean {near[0]}? mend or remove it, and `edgellm config` lists all",
         param=name,
     )
 
