@@ -28,7 +28,8 @@ from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.prefix import common_prefix
 
-MIN_CHUNK = 64  # prefill below this wastes the matrix units
+MIN_CHUNK = 64  # rows of a step with prefill, if there are as many: fewer waste the matrix units
+DEEP = 512  # tokens of context from which the attention of a prefill step outweighs the rest
 HEADROOM = 32  # tokens kept for each job's answer before the next is let in, lest it be suspended at once
 WORTH_WAITING = 64  # a shared prefix shorter than this is not waited for
 
@@ -188,10 +189,14 @@ class Scheduler:
         """Tokens the whole step may have, decode rows included."""
         limit = self._limits.decode_step_s if draft.rows else self._limits.step_s
         most = self._info.batch_tokens
-        least = min(draft.tokens + MIN_CHUNK, most)
+        # Over a long context, one row more than a tile costs as much as a whole tile more.
+        deep = any(job.computed >= DEEP and not job.decoding for job in self.active)
+        least = max(MIN_CHUNK, draft.tokens + MIN_CHUNK // 2) if deep else draft.tokens + MIN_CHUNK
+        least = min(least, most)
         if not self.costs.known(MIN_CHUNK):
             return least  # measure once before trusting a large chunk
-        return self.costs.fits(limit, least, most)
+        fitting = self.costs.fits(limit, least, most)
+        return max(least, fitting - fitting % self._info.prefill_tile) if deep else fitting
 
     def _prefill_order(self, now: float) -> list[Job]:
         """Jobs with a prompt to compute, most urgent first."""

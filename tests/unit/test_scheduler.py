@@ -136,6 +136,23 @@ def test_steps_stay_within_their_time() -> None:
     assert sum(len(row.tokens) for row in tight.runner.steps[-1]) == 64
 
 
+def test_steps_over_a_long_context_are_whole_tiles() -> None:
+    limits = Limits(step_s=0.15, decode_step_s=0.01)
+    bench = Bench(placement(batch_tokens=512, capacity=4096, context=2048), limits=limits)
+    bench.scheduler._info = msgspec.structs.replace(bench.runner.info, prefill_tile=64)
+    for i in range(3):
+        bench.add(f"reader{i}", tokens(10, 40 * i), 200)
+    for _ in range(4):
+        bench.step()
+    bench.add("long", tokens(1500, 9), 2)
+    sizes = []
+    for _ in range(14):
+        bench.step()
+        sizes.append(sum(len(row.tokens) for row in bench.runner.steps[-1]))
+    assert sizes[0] == 3 + 64, "a whole chunk beside the readers while that is cheap"
+    assert sizes[-1] == 64, "later the readers' rows are part of the tile"
+
+
 def test_short_prompts_overtake_long_ones_but_waiting_counts() -> None:
     bench = Bench(placement(capacity=4096, context=1024))
     bench.add("long", tokens(900), 2)
