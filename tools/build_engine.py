@@ -29,9 +29,15 @@ def requirement() -> str:
     return next(line for line in project["dependencies"] if line.startswith(NAME))
 
 
-def has_amx() -> bool:
+def cpu_features() -> str:
+    """The CPU's feature list; empty where the system does not show it."""
     info = Path("/proc/cpuinfo")
-    return info.exists() and "amx_int8" in info.read_text(errors="replace")
+    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("flags")), "")
+
+
+def has_amx() -> bool:
+    return "amx_int8" in cpu_features().split()
 
 
 def compiler() -> str:
@@ -64,7 +70,8 @@ def installed() -> str | None:
 
 def build_with(wanted: str) -> Path:
     """A wheel built with these flags, from the cache where there is one."""
-    key = hashlib.sha256(f"{requirement()} {wanted} {compiler()} {sys.version}".encode()).hexdigest()[:16]
+    made_for = f"{requirement()} {wanted} {compiler()} {sys.version} {cpu_features()}"
+    key = hashlib.sha256(made_for.encode()).hexdigest()[:16]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "edgellm" / "wheels" / key
     if not list(folder.glob("*.whl")):
