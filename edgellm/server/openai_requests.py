@@ -65,6 +65,7 @@ class _Body(msgspec.Struct, kw_only=True):
     stop: _Stop | list[_Stop] | None = None
     max_tokens: _Count | None = None
     keep_alive: float | None = None  # seconds
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None  # lower is served first, as in vLLM; 0 is normal
 
     n: _Count | None = None
     presence_penalty: _Penalty | None = None
@@ -206,6 +207,7 @@ def _asked(body: _Body, request_id: str, prompt: Prompt, max_tokens: int | None)
         max_tokens=max_tokens,
         stop=_stops(body.stop),
         keep_alive_s=body.keep_alive,
+        priority=body.priority or 0,
     )
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     return Asked(request, stream, usage)

@@ -83,6 +83,11 @@ def test_limits_of_length() -> None:
     assert completion(max_tokens=99).request.max_tokens == 99
 
 
+def test_batch_work_can_be_sent_with_a_lower_priority() -> None:
+    assert chat(priority=10).request.priority == 10
+    assert chat().request.priority == 0
+
+
 def test_top_k_minus_one_means_all() -> None:
     assert chat(top_k=-1).request.sampling.top_k == 0
 
@@ -154,6 +159,7 @@ def test_the_same_for_completions(fields: dict[str, Any]) -> None:
         ({"top_p": 0}, "top_p"),
         ({"top_p": float("inf")}, "top_p"),
         ({"top_k": -2}, "top_k"),
+        ({"priority": 5000}, "priority"),
         ({"seed": 2**63}, "seed"),
         ({"seed": "x"}, "seed"),
         ({"stop": ["x"] * 1000}, "stop"),
