@@ -224,8 +224,9 @@ from edgellm.contracts.engine import Placement, Row, SampleSpec
 from edgellm.formats.gguf import read_model
 from edgellm_llamacpp.plugin import plugin
 model = read_model(Path({str(smollm2)!r}))
-placement = Placement(context=512, capacity=4096, max_sequences=16, batch_tokens=512, threads=1, threads_batch=1)
-runner = plugin.load(model, placement, lambda done: None)
+room = dict(context=512, capacity=4096, max_sequences=16, batch_tokens=512, threads=1, threads_batch=1)
+# Not mapped: where weights are repacked, the pages they came from stay resident, and the system may take them.
+runner = plugin.load(model, Placement(**room, use_mmap=False), lambda done: None)
 tokenizer = plugin.tokenizer(model)
 runner.collect(runner.submit([Row(0, 0, [1] * 64, SampleSpec(temperature=1, top_k=0, top_p=1, seed=0))]))
 print(plugin.cost_model(model).total(4096) / psutil.Process().memory_info().rss)
