@@ -12,31 +12,21 @@ from typing import Any
 
 import openai
 import pytest
+from real_daemon import MODEL, home_with_model
 
 from edgellm.client import DaemonClient
 from edgellm.config import load_settings
-from edgellm.library.pull import pull
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 
 ASK: Any = [{"role": "user", "content": "Name three colours of the rainbow."}]
-MODEL = "smollm2:135m"
 
 
 @pytest.fixture(scope="module")
 def paths(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
     """A home of this module's own, with the model in its store."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGELLM_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setenv("EDGELLM_PORT", "0")
         patch.setenv("EDGELLM_CONTEXT", "1024")
-        patch.setenv("EDGELLM_THREADS", "1")  # two would wait for each other on a busy machine
-        patch.setenv("EDGELLM_MEMORY_RESERVE", "0")
-        paths = default_paths()
-        manifest = pull(str(smollm2), name=MODEL, paths=paths, report=lambda _: None).manifest
-        blob = paths.models / "blobs" / manifest.model.digest.replace(":", "-")
-        blob.unlink()
-        blob.symlink_to(smollm2)  # pytest keeps old folders: 94 MiB each would add up
-        yield paths
+        yield home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)
 
 
 @pytest.fixture(scope="module")
