@@ -212,10 +212,12 @@ class EngineCore:
         return (job.id, Failed(error.info))
 
     def fail_all(self, error: EdgeError) -> list[Emission]:
-        """Give up every request (the engine itself failed)."""
+        """Give up every request: the engine itself failed, and what it did to their sequences is unknown."""
         emitted: list[Emission] = [(request_id, Failed(error.info)) for request_id in self._answers]
-        for request_id in list(self._answers):
-            self.cancel(request_id)
+        for answer in self._answers.values():
+            self.scheduler.remove(answer.job, keep=False)
+        self._answers.clear()
+        self.step_started = 0.0  # the step that failed is over
         return emitted
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from fake_runner import FakeBehaviour, FakeRunner, FakeTokenizer
 
-from edgellm.contracts.engine import Placement
+from edgellm.contracts.engine import Placement, Row
 from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Progress, Started, TextDelta
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
 from edgellm.engine.core import EngineCore
 from edgellm.engine.limits import Limits
-from edgellm.errors import WorkerDied
+from edgellm.errors import GenerationFailed, WorkerDied
 
 ROOM = Placement(context=256, capacity=512, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
 
@@ -155,6 +157,28 @@ def test_giving_up_fails_everyone_once() -> None:
     assert sorted(name for name, _ in failures) == ["a", "b"]
     assert made.idle
     assert made.fail_all(WorkerDied("again")) == []
+
+
+def test_after_an_engine_failure_nothing_of_the_failed_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that fails may have run for some of its rows: what their sequences hold is unknown."""
+    made, runner = core()
+    made.add(request("a", max_tokens=5), [i % 200 for i in range(150)])
+    made.step()
+    whole = runner.submit
+
+    def fail(rows: Sequence[Row]) -> object:
+        whole(rows)
+        raise GenerationFailed("half of it ran")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "submit", fail)
+        with pytest.raises(GenerationFailed):
+            made.step()
+    made.fail_all(GenerationFailed("half of it ran"))
+    assert made.step_started == 0.0, "or the daemon would take it for a step that never ends"
+    events = run(made, *made.add(request("b", max_tokens=5), [i % 200 for i in range(150)]))["b"]
+    assert last(events).usage.cached_tokens == 0
+    assert runner.used == made.scheduler.cache.used
 
 
 def test_the_same_seed_gives_the_same_text_alone_and_in_company() -> None:
