@@ -31,23 +31,25 @@ class Unavailable(msgspec.Struct, frozen=True):
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
-    """One tensor of a model file. `offset` is absolute in `path`; `shape` in the file's order (fastest first)."""
+    """One tensor of a model. `offset` is absolute in its file; `shape` in the file's order (fastest first)."""
 
     name: str
     type: str  # "F32", "Q4_K", …
     shape: tuple[int, ...]
     nbytes: int
     offset: int
+    file: int = 0  # which of the model's files: 0 is `path`, 1 the first of `more`
 
 
 class ModelFile(msgspec.Struct, frozen=True):
     """A model on disk, read and checked by formats/. Small metadata only: the vocabulary stays in the file."""
 
     path: Path
-    size: int  # bytes
+    size: int  # bytes, over all files
     architecture: str
     metadata: dict[str, Any]  # scalars and short arrays, keyed as in the file
     tensors: tuple[TensorInfo, ...]
+    more: tuple[Path, ...] = ()  # the further files of a model that is split
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

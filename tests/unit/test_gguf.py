@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
-from edgellm.formats import gguf
+from edgellm.formats import gguf, gguf_cursor
 from edgellm.formats.gguf import read_model
 
 ARCH = key("general.architecture", STRING, "llama")
@@ -237,14 +237,14 @@ def test_every_prefix_of_a_file_is_refused(tmp_path: Path) -> None:
 def test_size_limits_hold_time_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are consistent and as large as they say, and would still take too much to walk or keep."""
     vocabulary = [ARCH, array("a", STRING, [""] * 1000)]
-    monkeypatch.setattr(gguf, "MAX_WALKED", 999)
+    monkeypatch.setattr(gguf_cursor, "MAX_WALKED", 999)
     with pytest.raises(BadModelFile, match="more than 999 strings"):
         read_model(write(tmp_path, build(vocabulary, TENSORS)))
-    monkeypatch.setattr(gguf, "MAX_KEPT", 1000)
+    monkeypatch.setattr(gguf_cursor, "MAX_KEPT", 1000)
     short = [array(f"a{i}", F32, [0.0] * 600) for i in range(2)]
     with pytest.raises(BadModelFile, match="more than 1000 values"):
         read_model(write(tmp_path, build([ARCH, *short], TENSORS)))
-    monkeypatch.setattr(gguf, "MAX_KEPT_BYTES", 1000)
+    monkeypatch.setattr(gguf_cursor, "MAX_KEPT_BYTES", 1000)
     long = [key("a", STRING, "x" * 600), key("b", STRING, "x" * 600)]
     with pytest.raises(BadModelFile, match="length of b is 600: there is room for"):
         read_model(write(tmp_path, build([ARCH, *long], TENSORS)))

@@ -1,0 +1,76 @@
+"""Opening files that may be anything, and saying what is wrong with their contents."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from edgellm.errors import BadModelFile
+
+
+class OpenFile(NamedTuple):
+    """A regular file that is open, and its length in bytes."""
+
+    file: BinaryIO
+    size: int
+
+
+@contextlib.contextmanager
+def opened(path: Path, suffix: str) -> Iterator[OpenFile]:
+    """`path`, open for reading and certainly a regular file; `suffix` is what such files are called, for the hint.
+
+    Raises BadModelFile naming the file; so does the body, for errors of the system and for a file that shrinks.
+    """
+    try:
+        _require_regular(path, path.stat().st_mode, suffix)  # before opening: a FIFO would block, a device may act
+        with path.open("rb") as file:
+            state = os.fstat(file.fileno())
+            _require_regular(path, state.st_mode, suffix)
+            yield OpenFile(file, state.st_size)
+    except (OSError, ValueError) as error:  # ValueError: a path no system takes, a file that shrinks meanwhile
+        reason = getattr(error, "strerror", None) or error
+        raise BadModelFile(f"{path}: {reason}", hint="check the path and its permissions") from error
+
+
+@contextlib.contextmanager
+def mapped(path: Path, suffix: str, limit: int, least: int) -> Iterator[tuple[mmap.mmap, int]]:
+    """The first `limit` bytes of `path` as a memory map, and the file's whole length.
+
+    Raises BadModelFile as `opened` does, and for a file of fewer than `least` bytes.
+    """
+    with opened(path, suffix) as (file, size):
+        if size < least:
+            raise bad(path, "the file", f"{size} bytes long", f"a {suffix} header needs {least}")
+        with mmap.mmap(file.fileno(), min(size, limit), access=mmap.ACCESS_READ) as data:
+            yield data, size
+
+
+def bad(path: Path, field: str, value: object, why: str, hint: str | None = None) -> BadModelFile:
+    """The error for a field of a file that cannot be so; the default hint is for damage."""
+    told = f"{path}: {shown(field)} is {shown(value)}: {why}"
+    return BadModelFile(told, hint=hint or "the file is damaged or not what its name says; fetch it again")
+
+
+def shown(value: object) -> str:
+    """Text from a file made safe for a terminal and a log line: escaped and short."""
+    text = value if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:200])
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def _require_regular(path: Path, mode: int, suffix: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kinds = (
+        (stat.S_ISDIR, "folder"),
+        (stat.S_ISFIFO, "pipe"),
+        (stat.S_ISSOCK, "socket"),
+        (stat.S_ISCHR, "device"),
+    )
+    kind = next((name for test, name in kinds if test(mode)), "device")
+    raise BadModelFile(f"{path}: is a {kind}, not a regular file", hint=f"name a {suffix} file")
