@@ -19,6 +19,7 @@ from edgellm.contracts.draws import uniform
 from edgellm.contracts.engine import (
     Available,
     CostModel,
+    Logprob,
     ModelFile,
     Parked,
     Placement,
@@ -100,6 +101,8 @@ class FakeRunner:
             capacity=placement.capacity,
             max_sequences=placement.max_sequences,
             batch_tokens=placement.batch_tokens,
+            max_outputs=placement.max_sequences + 8,
+            draft_tokens=0 if self._behaviour.recurrent else 4,
         )
         self._sequences = [_Sequence() for _ in range(placement.max_sequences)]
         self._ticket: object | None = None
@@ -119,7 +122,7 @@ class FakeRunner:
         if self._behaviour.on_step is not None:
             self._behaviour.on_step(rows)
         self.steps.append(tuple(rows))
-        total = sum(len(row.tokens) for row in rows)
+        total = sum(len(row.tokens) + len(row.draft) for row in rows)
         self._ticket = object()
         if self.refusals or self.used + total > self._info.capacity:
             self.refusals = max(0, self.refusals - 1)
@@ -193,24 +196,39 @@ class FakeRunner:
     # -- the model
 
     def _run(self, row: Row) -> Result:
+        """Token by token, so that a draft is exact; the first guess that is wrong is never computed."""
         held = self._sequences[row.sequence]
-        for token in row.tokens:
-            state = held.cells[-1].state if held.cells else 0
-            held.cells.append(_Cell(token, hash((state, token))))
-        self.used += len(row.tokens)
-        window = self._behaviour.window
-        if window and len(held.cells) - held.forgotten > 2 * window:
-            held.forgotten = len(held.cells) - window
+        self._append(held, row.tokens)
         if row.sample is None:
             return Result()
         if row.sequence in self.broken:
             self.broken.discard(row.sequence)
             return Result(error="nan")
-        return Result(token=self._next(held, row.sample, row.position))
+        drawn: list[int] = []
+        logprobs: list[Logprob] = []
+        for guess in (*row.draft, None):
+            logits = self._logits(held)
+            history = [*row.history, *drawn]
+            drawn.append(reference_choice(logits, row.sample, row.position + len(drawn), history))
+            if row.sample.logprobs is not None:
+                logprobs.append(reference_logprobs(logits, drawn[-1], row.sample.logprobs))
+            if guess != drawn[-1]:
+                break
+            self._append(held, [guess])
+        return Result(tuple(drawn), None, tuple(logprobs))
 
-    def _next(self, held: _Sequence, spec: SampleSpec, position: int) -> int:
+    def _append(self, held: _Sequence, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            state = held.cells[-1].state if held.cells else 0
+            held.cells.append(_Cell(token, hash((state, token))))
+        self.used += len(tokens)
+        window = self._behaviour.window
+        if window and len(held.cells) - held.forgotten > 2 * window:
+            held.forgotten = len(held.cells) - window
+
+    def _logits(self, held: _Sequence) -> list[float]:
         if len(held.cells) == self._behaviour.end_at:
-            return END
+            return [0.0 if token == END else -math.inf for token in range(VOCABULARY)]
         window = self._behaviour.window
         if window:
             # What has been forgotten, and is yet needed, reads as nothing: the text goes wrong.
@@ -219,14 +237,15 @@ class FakeRunner:
             state = hash(tuple(seen))
         else:
             state = held.cells[-1].state
-        if spec.temperature == 0:
-            return LETTERS[state % len(LETTERS)]
-        return reference_choice(logits_of(state), spec, position)
+        return logits_of(state)
 
     # -- the contract's preconditions
 
     def _check(self, rows: Sequence[Row]) -> None:
-        total = sum(len(row.tokens) for row in rows)
+        total = sum(len(row.tokens) + len(row.draft) for row in rows)
+        outputs = sum(1 + len(row.draft) for row in rows if row.sample is not None)
+        if outputs > self._info.max_outputs:
+            raise ValueError(f"a step draws up to {self._info.max_outputs} tokens, not {outputs}")
         if not 0 < total <= self._info.batch_tokens:
             raise ValueError(f"a step takes 1 to {self._info.batch_tokens} tokens, not {total}")
         if len({row.sequence for row in rows}) != len(rows):
@@ -235,9 +254,11 @@ class FakeRunner:
             length = len(self._sequence(row.sequence).cells)
             if not row.tokens or row.start != length:
                 raise ValueError(f"sequence {row.sequence} is {length} tokens long, not {row.start}")
-            if row.start + len(row.tokens) > self._info.context:
+            if len(row.draft) > (self._info.draft_tokens if row.sample is not None else 0):
+                raise ValueError(f"sequence {row.sequence} has too long a draft")
+            if row.start + len(row.tokens) + len(row.draft) > self._info.context:
                 raise ValueError(f"sequence {row.sequence} would exceed the context")
-            if not all(0 <= token < VOCABULARY for token in row.tokens):
+            if not all(0 <= token < VOCABULARY for token in (*row.tokens, *row.draft)):
                 raise ValueError(f"sequence {row.sequence} has a token that is not in the vocabulary")
 
     def _check_length(self, sequence: int, length: int) -> None:
@@ -262,7 +283,14 @@ def logits_of(state: int) -> list[float]:
     return logits
 
 
-def reference_choice(logits: Sequence[float], spec: SampleSpec, position: int) -> int:
+def reference_logprobs(logits: Sequence[float], token: int, count: int) -> Logprob:
+    """Natural logarithms of the probabilities of `token` and of the `count` likeliest."""
+    norm = math.log(math.fsum(math.exp(logit) for logit in logits))
+    order = sorted(range(len(logits)), key=lambda other: (-logits[other], other))[:count]
+    return Logprob(logits[token] - norm, tuple((other, logits[other] - norm) for other in order))
+
+
+def reference_choice(logits: Sequence[float], spec: SampleSpec, position: int, history: Sequence[int] = ()) -> int:
     """The sampler chain, written to be read: the whole vocabulary in order, then cut, then drawn from."""
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     if spec.temperature == 0:

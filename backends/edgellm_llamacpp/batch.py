@@ -37,8 +37,9 @@ class Batch:
         )
 
     def fill(self, rows: Sequence[Row], vocabulary: int) -> list[int]:
-        """Take over the tokens of `rows`; returns the index of each row's last token, whose logits may be asked for.
+        """Take over tokens and drafts of `rows`; returns the index of each row's last token.
 
+        The logits there and at its drafts, which follow, may be asked for where the row is sampled.
         Raises ValueError on a token that is not in the vocabulary. The caller has checked that they fit.
         """
         tokens: list[int] = []
@@ -46,11 +47,12 @@ class Batch:
         sequences: list[int] = []
         last: list[int] = []
         for row in rows:
-            count = len(row.tokens)
+            count = len(row.tokens) + len(row.draft)
             tokens += row.tokens
+            last.append(len(tokens) - 1)
+            tokens += row.draft
             positions += range(row.start, row.start + count)
             sequences += [row.sequence] * count
-            last.append(len(tokens) - 1)
         low, high = min(tokens), max(tokens)
         if low < 0 or high >= vocabulary:
             raise ValueError(f"token {low if low < 0 else high} is not one of the {vocabulary} in the vocabulary")
@@ -61,7 +63,7 @@ class Batch:
         self._outputs[:total] = 0
         for row, index in zip(rows, last, strict=True):
             if row.sample is not None:
-                self._outputs[index] = 1
+                self._outputs[index : index + 1 + len(row.draft)] = 1
         self.struct.n_tokens = total
         return last
 

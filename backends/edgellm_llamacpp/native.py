@@ -22,6 +22,9 @@ from edgellm.errors import LoadFailed
 from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
 from edgellm_llamacpp.costs import MICRO_BATCH
 
+DRAFT_TOKENS = 15  # of one row: with the token itself a tile of the matrix units
+DRAFT_OUTPUTS = 32  # of all rows of a step
+
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # enum ggml_log_level; the binding's own table still has the old order
 _GENERIC = ("failed to load model", "failed to initialize", "failed to create context")
 
@@ -169,6 +172,11 @@ def open_model(lib: Library, path: Path, placement: Placement, progress: Callabl
         raise
 
 
+def max_outputs(placement: Placement) -> int:
+    """Tokens of a step whose logits may be asked for: one for each sequence, and drafts beside."""
+    return min(placement.batch_tokens, placement.max_sequences + DRAFT_OUTPUTS)
+
+
 def open_context(lib: Library, model: Model, placement: Placement) -> Context:
     """KV memory and scratch for `placement`. Every parameter that matters is set: the defaults fit one chat at a time.
 
@@ -181,10 +189,9 @@ def open_context(lib: Library, model: Model, placement: Placement) -> Context:
     params.n_ubatch = min(placement.batch_tokens, MICRO_BATCH)
     params.n_seq_max = placement.max_sequences
     params.n_rs_seq = 0
-    # At most one output per sequence and step. Fewer than n_seq_max aborts the process; 0 would reserve a row of
-    # logits for every token of a batch.
-    params.n_outputs_max = placement.max_sequences
-    params.n_outputs_max_per_seq = 1
+    # Fewer than n_seq_max aborts the process; 0 would reserve a row of logits for every token of a batch.
+    params.n_outputs_max = max_outputs(placement)
+    params.n_outputs_max_per_seq = 1 + DRAFT_TOKENS
     params.n_threads = placement.threads
     params.n_threads_batch = placement.threads_batch
     params.ctx_type = api.LLAMA_CONTEXT_TYPE_DEFAULT

@@ -13,12 +13,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgellm.contracts.engine import Parked, Placement, Result, Row, RunnerInfo
+from edgellm.contracts.engine import Logprob, Parked, Placement, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_llamacpp.batch import Batch
-from edgellm_llamacpp.native import Context, Library, Model
+from edgellm_llamacpp.costs import MICRO_BATCH
+from edgellm_llamacpp.native import DRAFT_TOKENS, Context, Library, Model, max_outputs
 from edgellm_llamacpp.parking import ParkedSequence, read_state, write_state
-from edgellm_llamacpp.sampling import choose
+from edgellm_llamacpp.sampling import choose, log_probabilities
 
 PREFILL_TILE = 64  # rows of a tile of llama.cpp's flash attention on CPUs; fewer rows go one by one
 _DONE, _NO_ROOM = 0, 1  # what llama_decode returns; everything else is a failure
@@ -50,6 +51,8 @@ class LlamaCppRunner:
             max_sequences=placement.max_sequences,
             prefill_tile=PREFILL_TILE,
             batch_tokens=min(placement.batch_tokens, int(api.llama_n_batch(context.pointer))),
+            max_outputs=max_outputs(placement),
+            draft_tokens=0 if self._recurrent else DRAFT_TOKENS,
         )
         self._lengths = [0] * placement.max_sequences
         self._trusted = [0] * placement.max_sequences  # windowed positions below this may have holes
@@ -77,7 +80,7 @@ class LlamaCppRunner:
         code = self._api.llama_decode(self._context.pointer, self._batch.struct)
         if code == _DONE:
             for row in rows:
-                self._lengths[row.sequence] = row.start + len(row.tokens)
+                self._lengths[row.sequence] = row.start + len(row.tokens) + len(row.draft)
         elif code == _NO_ROOM:
             self._distrust_windows()
         else:
@@ -182,10 +185,32 @@ class LlamaCppRunner:
     # -- inside
 
     def _result(self, row: Row, index: int) -> Result:
+        """Draw, and go on while the draft says the same; what was computed beyond is dropped."""
         if row.sample is None:
             return Result()
-        token = choose(self._logits(index), row.sample, row.position)
-        return Result(error="nan") if token is None else Result(token=token)
+        tokens: list[int] = []
+        logprobs: list[Logprob] = []
+        carry = row.carry
+        for offset in range(len(row.draft) + 1):
+            logits = self._logits(index + offset)
+            token, carry = choose(logits, row.sample, row.position + offset, row.history, tokens, carry)
+            if token is None:
+                return Result(error="nan")
+            tokens.append(token)
+            if row.sample.logprobs is not None:
+                logprobs.append(log_probabilities(logits, token, row.sample.logprobs))
+            if offset < len(row.draft) and token != row.draft[offset]:
+                break
+        self._drop_rejected(row, len(tokens) - 1)
+        return Result(tuple(tokens), None, tuple(logprobs), carry)
+
+    def _drop_rejected(self, row: Row, accepted: int) -> None:
+        """What follows the last draft that came true. A window cannot have moved past it: the step began before."""
+        length = row.start + len(row.tokens) + accepted
+        if length < self._lengths[row.sequence]:
+            if not self._api.llama_memory_seq_rm(self._context.memory, row.sequence, length, -1):
+                raise GenerationFailed(f"llama.cpp cannot cut sequence {row.sequence} at {length}")
+            self._lengths[row.sequence] = length
 
     def _logits(self, index: int) -> npt.NDArray[np.float32]:
         """The row of logits in llama.cpp's own buffer, shape (vocabulary,); valid until the next step."""
@@ -201,12 +226,12 @@ class LlamaCppRunner:
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError on what llama.cpp would abort on, or silently compute nonsense from."""
         self._check_open()
-        total = 0
+        total = outputs = 0
         seen: set[int] = set()
         for row in rows:
             self._check_sequence(row.sequence)
-            count = len(row.tokens)
-            if count == 0:
+            count = len(row.tokens) + len(row.draft)
+            if not row.tokens:
                 raise ValueError(f"sequence {row.sequence} has no tokens in this step")
             if row.sequence in seen:
                 raise ValueError(f"sequence {row.sequence} appears twice in one step")
@@ -216,10 +241,17 @@ class LlamaCppRunner:
                 )
             if row.start + count > self._info.context:
                 raise ValueError(f"{row.start + count} tokens exceed the context of {self._info.context}")
+            if len(row.draft) > (self._info.draft_tokens if row.sample is not None else 0):
+                raise ValueError(f"sequence {row.sequence} has a draft of {len(row.draft)} tokens: too many")
             seen.add(row.sequence)
             total += count
+            if self._window and row.draft and total > MICRO_BATCH:
+                raise ValueError("rows with drafts come first: later micro-batches may forget what a cut needs")
+            outputs += 0 if row.sample is None else 1 + len(row.draft)
         if not 0 < total <= self._info.batch_tokens:
             raise ValueError(f"a step takes 1 to {self._info.batch_tokens} tokens, not {total}")
+        if outputs > self._info.max_outputs:
+            raise ValueError(f"a step draws up to {self._info.max_outputs} tokens, not {outputs}")
 
     def _check_sequence(self, sequence: int) -> None:
         self._check_open()

@@ -15,11 +15,13 @@ the head of the order is found with two passes over the row, and grows only whil
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from edgellm.contracts.draws import uniform
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.engine import Logprob, SampleSpec
 
 Floats = npt.NDArray[np.float32]
 Weights = npt.NDArray[np.float64]
@@ -30,24 +32,40 @@ FIRST_HEAD = 256  # tokens sorted at first when the chain has no top-k
 GROWTH = 16
 
 
-def choose(logits: Floats, spec: SampleSpec, position: int) -> int | None:
-    """The token drawn from `logits`, float32, shape (vocabulary,), read only. None when they are not finite numbers.
+def choose(
+    logits: Floats,
+    spec: SampleSpec,
+    position: int,
+    history: Sequence[int] = (),  # noqa: ARG001
+    drafted: Sequence[int] = (),  # noqa: ARG001
+    carry: float = 0.0,
+) -> tuple[int | None, float]:
+    """The token drawn from `logits`, float32, shape (vocabulary,), read only, and the carry for the next one.
 
+    `history` then `drafted` are the tokens before. The token is None when the logits are not finite numbers.
     A logit of -inf is a token that cannot be drawn; NaN anywhere, +inf, or -inf everywhere is None.
     """
     best = int(logits.argmax())  # the first NaN if there is one
     peak = float(logits[best])
     if not np.isfinite(peak):
-        return None
+        return None, carry
     if spec.temperature == 0 or spec.top_k == 1:
-        return best
+        return best, carry
     number = uniform(spec.seed, spec.choice, position)
     with np.errstate(over="ignore", under="ignore"):  # far below the peak a weight is 0, however it gets there
         if not 0 < spec.top_k < logits.size:
-            return _choose_from_all(logits, peak, spec, number)
+            return _choose_from_all(logits, peak, spec, number), carry
         ids = descending(logits, spec.top_k)[: spec.top_k]
         ids = _nucleus(logits, ids, peak, spec.top_p, None)
-        return int(ids[_draw(_weights(logits[ids], peak, spec.temperature), number, None)])
+        return int(ids[_draw(_weights(logits[ids], peak, spec.temperature), number, None)]), carry
+
+
+def log_probabilities(logits: Floats, token: int, count: int) -> Logprob:
+    """Of `token` and of the `count` likeliest, in the raw logits; natural logarithms."""
+    peak = float(logits.max())
+    norm = peak + float(np.log(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
+    ids = descending(logits, count)[:count] if count else np.arange(0)
+    return Logprob(float(logits[token]) - norm, tuple((int(i), float(logits[i]) - norm) for i in ids))
 
 
 def descending(logits: Floats, count: int) -> Ids:

@@ -17,9 +17,14 @@ def _mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
-    """A number in [0, 1) with 53 random bits. `seed` is taken modulo 2**64; `position` counts generated tokens."""
+def uniform(seed: int, choice: int, position: int, stream: int = 0) -> float:
+    """A number in [0, 1) with 53 random bits. `seed` is taken modulo 2**64; `position` counts generated tokens.
+
+    `stream` tells draws apart that are made for one token: 0 chooses it, others belong to samplers before.
+    """
     state = _mix((seed + _GOLDEN) & _MASK)
     state = _mix((state + choice + _GOLDEN) & _MASK)
     state = _mix((state + position + _GOLDEN) & _MASK)
+    if stream:
+        state = _mix((state + stream + _GOLDEN) & _MASK)
     return (state >> 11) * (1.0 / (1 << 53))

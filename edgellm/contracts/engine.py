@@ -79,13 +79,45 @@ class CostModel(msgspec.Struct, frozen=True):
 
 
 class SampleSpec(msgspec.Struct, frozen=True):
-    """How to choose a token, fully resolved. Constant for a request; the row adds the position."""
+    """How to choose a token, fully resolved: `request.Sampling` with every value said. Constant for a choice.
 
-    temperature: float  # 0 is argmax
-    top_k: int  # 0 keeps all
-    top_p: float
-    seed: int
+    The chain only takes tokens away and weighs them anew; what it remembers is in the row (`history`, `carry`). So the
+    token at a position follows from the logits, the tokens before it, the seed, the choice and the position alone.
+    """
+
+    temperature: float = 1.0  # 0 is argmax
+    top_k: int = 0  # 0 keeps all
+    top_p: float = 1.0
+    seed: int = 0
     choice: int = 0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    logit_bias: dict[int, float] = {}
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64  # -1: all of `history`
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_last_n: int = -1
+    dry_breakers: frozenset[int] = frozenset()  # tokens that end a repetition
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat: int = 0  # 2 or off
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    logprobs: int | None = None  # alternatives to name; None: none, and no log probability either
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether rows must bring their `history`."""
+        return (
+            self.repeat_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.dry_multiplier != 0.0
+        )
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -95,6 +127,10 @@ class Row(msgspec.Struct, frozen=True):
     tokens      one for decode, a chunk for prefill
     sample      None: nothing is drawn (a prefill chunk that is not the last)
     position    index of the token to draw among the generated ones; keys the random number
+    draft       guesses of the tokens to follow, computed along: the runner draws a token, and while that equals the
+                next guess, one more. What was computed beyond the last equal guess is dropped by the runner.
+    history     the sequence's tokens up to and including `tokens`, where `sample.looks_back`; not kept by the runner
+    carry       what the chain handed back with the token before (`Result.carry`); 0 at first
     """
 
     sequence: int
@@ -102,20 +138,36 @@ class Row(msgspec.Struct, frozen=True):
     tokens: Sequence[int]
     sample: SampleSpec | None = None
     position: int = 0
+    draft: Sequence[int] = ()
+    history: Sequence[int] = ()
+    carry: float = 0.0
 
 
 RowError = Literal["nan", "no_room"]
 
 
+class Logprob(msgspec.Struct, frozen=True):
+    """ln of a chosen token's probability in the raw logits, and the likeliest tokens there, likeliest first."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class Result(msgspec.Struct, frozen=True):
     """What became of one row, in the order of the rows.
 
+    tokens      drawn: none without `sample`, else one more than the drafts that came true; the sequence is now
+                `start + len(row.tokens) + len(tokens) - 1` long
+    logprobs    of each token, where the spec asks for them
+    carry       for the next row of the sequence
     no_room     the step did not run for this row; its KV is as before. Free something and submit it again.
     nan         logits were not finite; the sequence's KV must not be reused.
     """
 
-    token: int | None = None
+    tokens: tuple[int, ...] = ()
     error: RowError | None = None
+    logprobs: tuple[Logprob, ...] = ()
+    carry: float = 0.0
 
 
 class RunnerInfo(msgspec.Struct, frozen=True):
@@ -128,7 +180,9 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     batch_tokens: int
     pipeline_depth: int = 1
     prefill_tile: int = 1  # steps with fewer tokens attend more slowly; worth filling up over a long context
-    samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})
+    max_outputs: int = 0  # tokens with logits in one step: sampled rows and their drafts; 0: one for each sequence
+    draft_tokens: int = 0  # longest draft of a row; 0: drafts are not verified (recurrent states cannot step back)
+    samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})  # fields of Sampling it knows
 
 
 class Parked(Protocol):

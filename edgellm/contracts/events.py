@@ -1,9 +1,10 @@
 """What is answered: the event stream of one request.
 
-    Progress* Started (Progress | TextDelta)* ChoiceDone Finished      the whole answer
-    …                                                    Failed        whatever dies in between
+    Progress* Started (Progress | ReasoningDelta | TextDelta | Slid | ChoiceDone)* Finished     the whole answer
+    …                                                                      Failed       whatever dies in between
 
-Every accepted request ends in exactly one `Finished` or `Failed`. Every delta carries its choice.
+Every accepted request ends in exactly one `Finished` or `Failed`. Every delta carries its choice; each choice ends in
+one `ChoiceDone`. A choice's deltas, joined, are its whole text, however they were cut.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Usage(msgspec.Struct, frozen=True):
     """Token counts. `prompt_tokens` is the whole prompt, also where part of it was cached."""
 
     prompt_tokens: int
-    completion_tokens: int
+    completion_tokens: int  # over all choices
     cached_tokens: int = 0
 
 
@@ -33,6 +34,8 @@ class Timings(msgspec.Struct, frozen=True):
     prefill_s: float  # first prefill step -> first token
     decode_s: float  # first token -> last token
     total_s: float  # accepted -> last token
+    drafted: int = 0  # tokens guessed ahead
+    accepted: int = 0  # of these, how many the model would have written itself
 
     @property
     def ttft_s(self) -> float:
@@ -55,14 +58,53 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     seed: int
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="text"):
-    """A piece of the answer: never part of a character, never part of a stop string."""
+class Alternative(msgspec.Struct, frozen=True, array_like=True):
+    """A token that could have stood here, and ln of its probability before any sampler."""
+
+    token: int
+    raw: bytes  # of its text; a control token's name
+    logprob: float
+
+
+class TokenInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A token that was chosen, ln of its probability before any sampler, and the likeliest ones in its place."""
+
+    token: int
+    raw: bytes
+    logprob: float
+    top: tuple[Alternative, ...] = ()
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag="text", omit_defaults=True):
+    """A piece of the answer: never part of a character, never part of a stop string.
+
+    `tokens`, where log probabilities were asked for, are those drawn since the last delta: text that is held back may
+    come later than its tokens.
+    """
 
     text: str
+    choice: int = 0
+    tokens: tuple[TokenInfo, ...] = ()
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning", omit_defaults=True):
+    """A piece of what the model thinks before it answers; otherwise like TextDelta."""
+
+    text: str
+    choice: int = 0
+    tokens: tuple[TokenInfo, ...] = ()
+
+
+class Slid(msgspec.Struct, frozen=True, tag="slid", omit_defaults=True):
+    """The context was full, and its `dropped` oldest tokens (after the first ones) were forgotten, as was allowed."""
+
+    dropped: int
     choice: int = 0
 
 
 class ChoiceDone(msgspec.Struct, frozen=True, tag="choice_done"):
+    """No more text comes for this choice."""
+
     reason: FinishReason
     choice: int = 0
 
@@ -76,4 +118,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: ErrorInfo
 
 
-Event = Progress | Started | TextDelta | ChoiceDone | Finished | Failed
+Event = Progress | Started | ReasoningDelta | TextDelta | Slid | ChoiceDone | Finished | Failed

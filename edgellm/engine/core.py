@@ -21,11 +21,12 @@ from edgellm.contracts.events import (
     Timings,
     Usage,
 )
-from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.contracts.request import GenerateRequest
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.pacing import Emission
 from edgellm.engine.scheduler import Broken, Drawn, Scheduler, Step
+from edgellm.engine.spec import sample_spec
 from edgellm.engine.text import TextAssembler
 from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
 
@@ -89,13 +90,14 @@ class EngineCore:
         try:
             self._check_queue(len(tokens))
             room = self._room(request, len(tokens))
+            spec = sample_spec(request, self._runner.info, self._tokenizer, 0)
         except EdgeError as error:
             return [(request.id, Failed(error.info))]
         now = time.monotonic()
         job = Job(
             request.id,
             tokens,
-            _spec(request.sampling),
+            spec,
             room,
             priority=request.priority,
             arrived=now,
@@ -219,16 +221,6 @@ class EngineCore:
         self._answers.clear()
         self.step_started = 0.0  # the step that failed is over
         return emitted
-
-
-def _spec(sampling: Sampling) -> SampleSpec:
-    """A fully resolved sampling; what is still unsaid is neutral."""
-    return SampleSpec(
-        temperature=1.0 if sampling.temperature is None else sampling.temperature,
-        top_k=sampling.top_k or 0,
-        top_p=1.0 if sampling.top_p is None else sampling.top_p,
-        seed=sampling.seed or 0,
-    )
 
 
 def _timings(answer: _Answer) -> Timings:

@@ -139,9 +139,9 @@ class Scheduler:
                 outcomes.append(Broken(job, "nan"))
                 continue
             self.cache.computed(job.sequence, row.tokens)
-            if result.token is not None:
-                job.record(result.token, now)
-                outcomes.append(Drawn(job, result.token))
+            for token in result.tokens:
+                job.record(token, now)
+                outcomes.append(Drawn(job, token))
         if refused:
             outcomes.extend(self._make_room(refused))
         return outcomes

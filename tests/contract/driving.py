@@ -27,8 +27,8 @@ def step(runner: TokenRunner, *rows: Row) -> list[Result]:
 
 def token(result: Result) -> int:
     assert result.error is None
-    assert result.token is not None
-    return result.token
+    (drawn,) = result.tokens
+    return drawn
 
 
 def append(runner: TokenRunner, sequence: int, start: int, ids: Sequence[int], chunk: int = 64) -> None:

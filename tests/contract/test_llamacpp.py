@@ -78,7 +78,7 @@ def test_numbers_that_are_not_finite_are_an_error_of_their_row(small: LlamaCppRu
     ticket = small.submit(rows)
     small._logits(ticket.last[0])[17] = np.nan
     spoiled, sound = small.collect(ticket)
-    assert (spoiled.token, spoiled.error) == (None, "nan")
+    assert (spoiled.tokens, spoiled.error) == ((), "nan")
     assert sound.error is None
 
 
@@ -87,7 +87,7 @@ def test_logits_are_read_in_place(small: LlamaCppRunner) -> None:
     view = small._logits(ticket.last[0])
     view[:] = 0
     view[4321] = 1
-    assert small.collect(ticket)[0].token == 4321
+    assert small.collect(ticket)[0].tokens == (4321,)
 
 
 def test_a_failing_step_raises_and_asks_what_is_left(small: LlamaCppRunner, monkeypatch: pytest.MonkeyPatch) -> None:

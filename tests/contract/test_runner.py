@@ -62,7 +62,7 @@ def test_results_come_in_the_order_of_the_rows(engine: Engine, runner: TokenRunn
     append(runner, 3, 0, short)
     rows = Row(5, 0, long[:9]), Row(3, len(short), [expected], GREEDY, 1), Row(1, 0, short, GREEDY)
     middle = step(runner, *rows)
-    assert [result.token for result in middle] == [None, following, expected]
+    assert [result.tokens for result in middle] == [(), (following,), (expected,)]
     assert [result.error for result in middle] == [None, None, None]
 
 

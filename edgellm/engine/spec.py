@@ -1,0 +1,32 @@
+"""Sampling as asked -> SampleSpec as run: every value said, and nothing that the engine would pass over in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgellm.contracts.engine import RunnerInfo, SampleSpec, Tokenizer
+from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.errors import InvalidRequest
+
+_NEUTRAL: dict[str, Any] = {
+    field: getattr(SampleSpec(), field) for field in SampleSpec.__struct_fields__ if field in Sampling.__struct_fields__
+}
+
+
+def sample_spec(request: GenerateRequest, info: RunnerInfo, tokenizer: Tokenizer, choice: int) -> SampleSpec:
+    """What one choice of a request is sampled with. Raises InvalidRequest."""
+    sampling = request.sampling
+    said = {field: getattr(sampling, field) for field in _NEUTRAL}
+    values = {field: _NEUTRAL[field] if value is None else value for field, value in said.items()}
+    for field, value in values.items():
+        if field not in info.samplers and value != _NEUTRAL[field]:
+            raise InvalidRequest(
+                f"the {info.engine} engine has no sampler for {field}", hint=f"leave {field} out", param=field
+            )
+    for token in values["logit_bias"]:
+        if not 0 <= token < tokenizer.vocabulary_size:
+            raise InvalidRequest(
+                f"logit_bias names token {token}; this model has tokens 0 to {tokenizer.vocabulary_size - 1}",
+                param="logit_bias",
+            )
+    return SampleSpec(**values | {"choice": choice, "logprobs": request.logprobs})
