@@ -116,13 +116,7 @@ class SimpleRunner:
         if row.start != len(tokens):
             raise ValueError(f"sequence {row.sequence} is {len(tokens)} tokens long, not {row.start}")
         tokens.extend(row.tokens)
-        return Result(
-            ()
-            if row.sample is None
-            else Result(
-                self._next_token(tokens, row.sample, row.position),
-            )
-        )
+        return Result() if row.sample is None else Result((self._next_token(tokens, row.sample, row.position),))
 
 
 class SimpleEngine:
