@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import msgspec
+
 from edgellm.errors import BadModelFile
 
 
@@ -18,6 +20,12 @@ class OpenFile(NamedTuple):
 
     file: BinaryIO
     size: int
+
+
+class More(msgspec.Struct, frozen=True):
+    """The beginning of a file that was not enough: `total` bytes from its start are worth having next."""
+
+    total: int
 
 
 @contextlib.contextmanager

@@ -17,10 +17,8 @@ import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-import msgspec
-
 from edgellm.contracts.engine import ModelFile, TensorInfo
-from edgellm.formats.files import mapped
+from edgellm.formats.files import More, mapped
 from edgellm.formats.gguf_cursor import Cursor, Short
 from edgellm.formats.gguf_types import REMOVED_TENSOR_TYPES, TENSOR_TYPES
 
@@ -51,12 +49,6 @@ _OTHER_FORMATS: Final = {
     b"<htm": "a web page; the download needed a login, or the address is not that of the file",
     b"\0\0\0\0": "empty space; the download was not finished: fetch it again",
 }
-
-
-class More(msgspec.Struct, frozen=True):
-    """The beginning of a file that was not enough: `total` bytes from its start are worth having next."""
-
-    total: int
 
 
 def read_model(path: Path) -> ModelFile:

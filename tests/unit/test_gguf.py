@@ -23,13 +23,13 @@ from gguf_files import (
     header,
     key,
     model_keys,
-    padded,
     string,
     tensor_info,
     tiny,
 )
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from malformed import HUGE, counted
 
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
@@ -124,13 +124,6 @@ def test_keeps_short_arrays_and_leaves_out_long_ones(tmp_path: Path) -> None:
     assert metadata["flags"] == [True, False]
 
 
-def counted(keys: list[bytes], tensors: list[bytes] | None = None, data: int = 4096) -> bytes:
-    """A file with these raw parts and honest counts."""
-    tensors = tensors or []
-    return padded(header(len(tensors), len(keys)) + b"".join(keys) + b"".join(tensors)) + b"\0" * data
-
-
-HUGE = 2**64 - 1
 MALFORMED = {
     "empty": (b"", "0 bytes"),
     "magic": (b"GGML" + tiny()[4:], "magic is b'GGML'"),

@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
-from edgellm.formats.gguf import FIRST_READ, More, read_model, read_prefix
+from edgellm.formats.files import More
+from edgellm.formats.gguf import FIRST_READ, read_model, read_prefix
 
 REMOTE = Path("https://host/model.gguf")
 FUZZ = settings(max_examples=300, deadline=None, derandomize=True, database=None)
