@@ -34,6 +34,8 @@ from typing import ClassVar
 
 import msgspec
 
+SEE_LOGS = "`edgellm logs` says more, on the machine where the daemon runs"  # paths do not travel over HTTP
+
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error as data."""

@@ -107,6 +107,16 @@ def pid_alive(pid: int) -> bool:
         return True
 
 
+def pid_suspended(pid: int) -> bool:
+    """Whether a process was stopped and waits to be continued (SIGSTOP, a debugger). Windows does not tell: False."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
+    except psutil.Error:
+        return False
+
+
 def terminate(pid: int) -> bool:
     """Ask a process to end (SIGTERM; Windows ends it at once). False when there is none."""
     if pid <= 0:  # to kill(2) these are whole groups

@@ -7,9 +7,14 @@ Importing it is cheap: the daemon starts a model's worker before it imports its 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import secrets
+import sys
+import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -66,6 +71,7 @@ class Service:
         self._settings = settings
         self._paths = paths
         self._store = Store(paths)
+        self._places = _places(paths)
         self._pool = ModelPool(self._make_model, settings, machine.memory)
 
     # -- models ------------------------------------------------------------------------------------
@@ -172,7 +178,10 @@ class Service:
         return ModelPlan(load, cost.total(placement.capacity))
 
     def _make_model(self, load: Load) -> LocalModel:
-        patience = Supervision(heartbeat_timeout_s=self._settings.heartbeat_timeout_s)
+        settings = self._settings
+        patience = Supervision(
+            heartbeat_timeout_s=settings.heartbeat_timeout_s, hello_timeout_s=settings.worker_start_s
+        )
         log = self._paths.logs / f"worker-{load.model.replace(':', '-')}.log"
         environment = {ENGINE_STATE: str(self._paths.engines)}
         return LocalModel(load, supervision=patience, log_path=log, environment=environment)
@@ -182,11 +191,16 @@ class Service:
         return replace(error, message=self._public(error.message), hint=hint)
 
     def _public(self, text: str) -> str:
-        """Without our own folders: what leaves the daemon may reach people on other machines."""
-        paths = self._paths
-        for folder in (paths.models, paths.data, paths.config, paths.runtime, paths.logs):
-            text = text.replace(str(folder), "…")
-        return text
+        """Without paths: what leaves the daemon may reach people on other machines."""
+        return self._places.sub("…", text)
+
+
+def _places(paths: Paths) -> re.Pattern[str]:
+    """Matches paths into our own folders, the user's, Python's and the temporary one, to their end."""
+    ours = (paths.data, paths.config, paths.runtime, paths.logs)
+    roots = {str(root) for root in (*ours, Path.home(), sys.prefix, sys.base_prefix, tempfile.gettempdir())}
+    longest_first = sorted((root for root in roots if root != os.sep), key=len, reverse=True)
+    return re.compile("(?:" + "|".join(map(re.escape, longest_first)) + r")(?:[/\\][^\s'\"`:,;()]*)?(?![\w-])")
 
 
 def _card(manifest: Manifest) -> ModelCard:

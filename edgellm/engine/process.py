@@ -110,8 +110,9 @@ class WorkerProcess(asyncio.SubprocessProtocol):
                 creationflags=platform.background_flags(),
             )
         except OSError as error:
+            logger.error("no process could be started for %s: %s", self._model, error)
             raise LoadFailed(
-                f"no process could be started for {self._model}: {error}",
+                f"no process could be started for {self._model}: {error.strerror or type(error).__name__}",
                 hint="`edgellm doctor` checks the installation",
             ) from error
 
@@ -119,6 +120,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def pid(self) -> int | None:
         """The process id, once it is started."""
         return self._transport.get_pid() if self._transport is not None else None
+
+    def suspended(self) -> bool:
+        """Whether the system keeps it from running (SIGSTOP)."""
+        return self.pid is not None and platform.pid_suspended(self.pid)
 
     def post(self, message: ToWorker) -> None:
         """Write a message. Never waits: look at `writable` first where the message is large and can wait.
@@ -223,12 +228,14 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             self._settling = loop.call_later(_SETTLE_S / 2, second)
 
     def _died(self) -> WorkerDied:
+        """Its last words are for the log alone: they may hold anything, and the error goes to whoever asked."""
         code = self._transport.get_returncode() if self._transport is not None else None
         how = "closed its pipe" if code is None else f"died ({platform.death_of(code)})"
-        words = self.log.last_line
+        if not self.ended.done() and self.log.last_line:
+            logger.warning("the process running %s %s; its last words: %s", self._model, how, self.log.last_line)
         return WorkerDied(
-            f"the process running {self._model} {how}" + (f": {words}" if words else ""),
-            hint="the model is being started again: send the request once more",
+            f"the process running {self._model} {how}",
+            hint=f"the model is being started again: send the request once more; `edgellm logs {self._model}` says why",
         )
 
     def _conclude(self, error: EdgeError) -> None:

@@ -17,6 +17,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -41,9 +42,12 @@ from edgellm.engine.protocol import (
 )
 from edgellm.engine.stream import AnswerStream
 from edgellm.engine.watchdog import Watchdog
-from edgellm.errors import EdgeError, RequestTimeout, Unavailable, WorkerDied
+from edgellm.errors import SEE_LOGS, EdgeError, Overloaded, RequestTimeout, Unavailable, WorkerDied
 
 logger = logging.getLogger(__name__)
+
+_LATER = "try again in a moment, or raise queue_requests"
+_LOAD_GUESS_S = 5.0  # before the first report of progress
 
 
 class LocalModel:
@@ -73,6 +77,7 @@ class LocalModel:
         self._state: State = "stopped"
         self._error: EdgeError | None = None  # why restarting or failed
         self._loaded = 0.0  # 0..1
+        self._loading_since = 0.0  # monotonic
         self._retry_at = 0.0  # monotonic; when failed, refuse until then
         self._restarts = Restarts(self._limits)
         self._pause_s = 0.0  # before the next start
@@ -167,7 +172,7 @@ class LocalModel:
     def _open(self, stream: AnswerStream) -> None:
         self._streams[stream.request.id] = stream
         self._unused.clear()
-        refusal = self.refusal
+        refusal = self.refusal or self._crowd()
         if refusal is not None:
             stream.fail(refusal)
             return
@@ -176,6 +181,17 @@ class LocalModel:
         if self._state != "ready":
             stream.put(Progress("load", self._loaded))
         self._send()
+
+    def _crowd(self) -> EdgeError | None:
+        """Why one more cannot wait here, if it cannot: what the worker has not been given yet is bounded, too."""
+        if len(self._unsent) < self.load.limits.queue_requests:
+            return None
+        name, many = self.load.model, f"{len(self._unsent)} requests wait already"
+        if self._state == "ready":
+            return Overloaded(f"{name} cannot take requests so fast: {many}", hint=_LATER, retry_after=1.0)
+        gone, done = time.monotonic() - self._loading_since, self._loaded
+        left = gone * (1 - done) / done if done > 0 else _LOAD_GUESS_S
+        return Unavailable(f"{name} is being loaded, and {many}", hint=_LATER, retry_after=max(1.0, round(left, 1)))
 
     def _send(self) -> None:
         """Hand waiting requests to the worker while it takes them."""
@@ -206,8 +222,9 @@ class LocalModel:
             stream.ended = True
             self._cancel(stream)
         del self._streams[stream.request.id]
+        with suppress(ValueError):
+            self._unsent.remove(stream)
         if not self._streams:
-            self._unsent.clear()  # only ended ones were left
             self._unused.set()
 
     def _deadline(self, stream: AnswerStream, timeout_s: float | None) -> asyncio.TimerHandle | None:
@@ -247,7 +264,10 @@ class LocalModel:
             limit = self._limits.unread_bytes
             self._abort(
                 stream,
-                RequestTimeout(f"the reader is too slow: more than {limit:,} bytes of the answer wait to be read"),
+                RequestTimeout(
+                    f"the reader is too slow: more than {limit:,} bytes of the answer wait to be read",
+                    hint="read the stream as it comes, or ask for a shorter answer (max_tokens)",
+                ),
                 drop=True,
             )
         if isinstance(event, Finished):
@@ -278,7 +298,8 @@ class LocalModel:
                 await asyncio.sleep(self._pause_s)
         except Exception as error:
             logger.exception("supervising %s failed", self.load.model)
-            self._give_up(EdgeError(f"supervising {self.load.model} failed: {error}"), self._limits.cooldown_s)
+            why = EdgeError(f"supervising {self.load.model} failed: {type(error).__name__}", hint=SEE_LOGS)
+            self._give_up(why, self._limits.cooldown_s)
         finally:
             self._life = None
             self._begun.set()
@@ -287,9 +308,9 @@ class LocalModel:
 
     async def _run_worker(self) -> bool:
         """One worker process from start to reaped; whether another one shall follow."""
-        self._loaded = 0.0
+        self._loaded, self._loading_since = 0.0, time.monotonic()
         worker = WorkerProcess(self.load.model, self._on_message, self._send, self._log_path)
-        watchdog = Watchdog(self.load.model, self._limits, worker.kill)
+        watchdog = Watchdog(self.load.model, self._limits, worker.kill, worker.suspended)
         self._worker, self._watchdog = worker, watchdog
         try:
             await worker.start(self._argv, self._environment)
@@ -333,7 +354,7 @@ class LocalModel:
     def _hopeless(self, last: WorkerDied) -> WorkerDied:
         return WorkerDied(
             f"{self.load.model} was given up after {self._restarts.deaths} deaths in a row; the last: {last.message}",
-            hint="the worker's log says more; a smaller context or another model may work",
+            hint=f"`edgellm logs {self.load.model}` says more; a smaller context or another model may work",
             retry_after=self._limits.cooldown_s,
         )
 

@@ -19,11 +19,23 @@ class Watchdog:
     passes, what the worker sent meanwhile is heard before the next, and nobody is killed.
     """
 
-    def __init__(self, model: str, limits: Supervision, bite: Callable[[EdgeError], None]) -> None:
+    def __init__(
+        self,
+        model: str,
+        limits: Supervision,
+        bite: Callable[[EdgeError], None],
+        suspended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`suspended` tells whether the system keeps the process from running. Asked before its first word only:
+        a process that starts slowly gets its time, one that was stopped does not need it.
+        """
         self.service_s = 0.0  # since Ready
         self._model = model
         self._limits = limits
         self._bite = bite
+        self._suspended = suspended
+        self._greeted = False
+        self._stopped = 0.0  # how long it has been suspended
         self._tick_s = min(1.0, limits.heartbeat_timeout_s / 10)
         self._patience = limits.hello_timeout_s
         self._silent = 0.0
@@ -38,6 +50,7 @@ class Watchdog:
         self._silent = 0.0
         match message:
             case Hello():
+                self._greeted = True
                 self._patience = self._limits.heartbeat_timeout_s
             case Loading(done) if done > self._done:
                 self._done = done
@@ -56,7 +69,11 @@ class Watchdog:
             self.service_s += self._tick_s
         else:
             self._stalled += self._tick_s
-        if self._silent >= self._patience:
+        if not self._greeted:
+            self._stopped = self._stopped + self._tick_s if self._suspended() else 0.0
+        if self._stopped >= self._limits.heartbeat_timeout_s:
+            self._report(f"was stopped before its first word, {self._stopped:.0f} s ago,")
+        elif self._silent >= self._patience:
             self._report(f"gave no sign of life for {self._patience:g} s")
         elif self._stalled >= self._limits.load_stall_s:
             self._report(f"made no progress in loading for {self._limits.load_stall_s:g} s")

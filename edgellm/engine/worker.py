@@ -41,7 +41,7 @@ from edgellm.engine.protocol import (
     Shutdown,
     ToWorker,
 )
-from edgellm.errors import EdgeError, GenerationFailed, LoadFailed, WorkerDied
+from edgellm.errors import SEE_LOGS, EdgeError, GenerationFailed, LoadFailed, WorkerDied
 
 
 class Prepared:
@@ -85,6 +85,7 @@ class Worker:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._inbox: queue.SimpleQueue[ToWorker | Prepared] = queue.SimpleQueue()
+        self._model = ""
         self._core: EngineCore | None = None
         self._encoder: PromptEncoder | None = None
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
@@ -105,7 +106,8 @@ class Worker:
             self._pipe.send(LoadError(error.info))
             return
         except Exception as error:
-            self._pipe.send(LoadError(LoadFailed(f"{first.model} failed to load: {error}").info))
+            why = LoadFailed(f"{first.model} failed to load ({type(error).__name__})", hint=_logs(first.model))
+            self._pipe.send(LoadError(why.info))
             raise
         self._loop()
 
@@ -116,6 +118,7 @@ class Worker:
         from edgellm.formats.gguf import read_model
 
         began = time.monotonic()
+        self._model = load.model
         plugin = plugins.engine(load.engine)
         model = read_model(Path(load.path))
         tokenizer = self._prompts.submit(plugin.tokenizer, model)  # beside the weights, not after them
@@ -149,7 +152,8 @@ class Worker:
                 emitted = core.fail_all(error)
             except Exception as error:
                 # The engine's state is unknown now: fail what runs, retriably; the daemon starts a new process.
-                self._emit(core.fail_all(WorkerDied(f"the engine failed: {error}")))
+                why = WorkerDied(f"the engine failed ({type(error).__name__})", hint=_logs(self._model))
+                self._emit(core.fail_all(why))
                 raise
             self._emit(emitted, core.step_seconds)
 
@@ -195,7 +199,8 @@ class Worker:
         except EdgeError as error:
             tokens = error
         except Exception as error:
-            tokens = GenerationFailed(f"the prompt could not be prepared: {type(error).__name__}: {error}")
+            _log_without_content(error)
+            tokens = GenerationFailed(f"the prompt could not be prepared ({type(error).__name__})", hint=SEE_LOGS)
         self._inbox.put(Prepared(request, tokens))
 
     def _accept(self, core: EngineCore, prepared: Prepared) -> None:
@@ -229,6 +234,17 @@ class Worker:
             waiting=len(scheduler.waiting) + len(self._preparing),
             kv_used=scheduler.cache.used,
         )
+
+
+def _logs(model: str) -> str:
+    return f"`edgellm logs {model}` says more"
+
+
+def _log_without_content(error: Exception) -> None:
+    """Where a prompt's own failure happened; its message may quote the prompt, which no log shall hold."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    sys.stderr.write(f"{frames}{type(error).__name__} while a prompt was prepared\n")
+    sys.stderr.flush()
 
 
 def main() -> None:

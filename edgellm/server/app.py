@@ -20,7 +20,14 @@ from edgellm.server.front import Front
 from edgellm.server.security import Guard, Security
 from edgellm.service import Service
 
-QUIET_PATHS = frozenset({"/health", "/metrics"})  # asking these keeps no idle daemon alive
+QUIET_PATHS = frozenset({"/", "/health", "/metrics"})  # asking these keeps no idle daemon alive
+_GREETING = """edgellm {version} is running.
+
+chat         POST {url}/v1/chat/completions   (OpenAI's API; its clients take {url}/v1 as base URL)
+models       GET  {url}/v1/models
+health       GET  {url}/health, and Prometheus figures at /metrics
+all of it    GET  {url}/openapi.json
+"""
 
 
 def build_app(
@@ -46,7 +53,8 @@ def build_app(
     app.add_exception_handler(ClientGone, _on_client_gone)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(Activity, front=front)
-    app.add_middleware(Guard, security=security, limits=limits)  # the last one added is the outermost
+    # The last one added is the outermost.
+    app.add_middleware(Guard, security=security, limits=limits, responded=front.metrics.responded)
     return app
 
 
@@ -73,6 +81,12 @@ def _add_monitoring(app: FastAPI, front: Front, security: Security) -> None:
         if not security.keys or security.key_known(request.headers):
             body["models"] = found.models
         return Response(msgspec.json.encode(body), 503 if front.draining else 200, media_type="application/json")
+
+    @app.api_route("/", methods=["GET", "HEAD"], response_model=None)
+    async def greeting(request: Request) -> Response:
+        """For people with a browser, and for clients of other servers that ask whether one is here."""
+        url = f"http://{request.headers['host']}"
+        return Response(_GREETING.format(version=__version__, url=url), media_type="text/plain")
 
     @app.get("/metrics", response_model=None)
     async def prometheus() -> Response:

@@ -24,10 +24,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one connection may cost. Bytes and seconds."""
 
     body_bytes: int = 16 * 1024 * 1024
+    bodies_bytes: int = 256 * 1024 * 1024  # all bodies at once, as far as they are large
     body_s: float = 30.0  # for the whole body to arrive
     header_s: float = 15.0  # for a whole request head to arrive
     header_bytes: int = 256 * 1024
     header_count: int = 100
+    connections: int = 512  # at once; beyond that idle ones are closed, then new ones refused
     write_s: float = 60.0  # a reader may pause this long
     hold_s: float = 15.0  # a stream's status waits this long for the first word, so that failures get theirs
     ping_s: float = 10.0  # silence after which a stream gets a keep-alive

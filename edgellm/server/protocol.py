@@ -14,6 +14,8 @@ from edgellm.errors import ErrorInfo
 from edgellm.server.body import Limits
 from edgellm.server.errors import openai_error
 
+_CROWDED = ErrorInfo("unavailable", "too many connections at once", "send it again in a moment", retriable=True)
+
 
 def protocol_class(limits: Limits) -> type[H11Protocol]:
     """The protocol for uvicorn, with these limits bound to it (uvicorn makes the instances)."""
@@ -32,15 +34,24 @@ class DeadlineProtocol(H11Protocol):
     _head: asyncio.TimerHandle | None = None
     _rest: asyncio.TimerHandle | None = None
     _write: asyncio.TimerHandle | None = None
+    _surplus = False  # one connection too many: what it asks is refused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # asyncio does this only where the listening socket names its protocol, and ours does not. Without it the second
         # small write of an answer, each piece of a stream too, waits some 40 ms for the reader's acknowledgement.
+        self._surplus = len(self.connections) > self.limits.connections and not self._make_room()
+        if len(self.connections) > 2 * self.limits.connections:
+            transport.abort()
+            return
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        if self._surplus and not self.transport.is_closing():
+            self.conn.receive_data(data)  # read before it is closed, or the answer is lost with the connection
+            self._refuse(503, _CROWDED, ("retry-after", "1"))
+            return
         super().data_received(data)
         self._await_head()
 
@@ -76,6 +87,17 @@ class DeadlineProtocol(H11Protocol):
         else:
             self._refuse(400, ErrorInfo("invalid_request", "this is not a valid HTTP request"))
 
+    def _make_room(self) -> bool:
+        """Close the connection that has been unused for longest; False when all are in use."""
+        unused = [
+            (timer.when(), connection)
+            for connection in self.connections
+            if isinstance(connection, DeadlineProtocol) and (timer := connection.timeout_keep_alive_task) is not None
+        ]
+        if unused:
+            min(unused, key=lambda pair: pair[0])[1].transport.close()
+        return bool(unused)
+
     def _await_head(self) -> None:
         """Keep a deadline running while a head is incomplete: from the connection's start, then from its first byte."""
         if self._rest is not None and self.conn.their_state is not h11.SEND_BODY:
@@ -94,13 +116,14 @@ class DeadlineProtocol(H11Protocol):
         if not self.transport.is_closing():
             self._refuse(408, ErrorInfo("timeout", "the request took too long to arrive"))
 
-    def _refuse(self, status: int, error: ErrorInfo) -> None:
+    def _refuse(self, status: int, error: ErrorInfo, *extra: tuple[str, str]) -> None:
         """Answer below ASGI, where there is no request yet, and close."""
         body = msgspec.json.encode(openai_error(error, status))
         headers = [
             ("content-type", "application/json"),
             ("content-length", str(len(body))),
             ("connection", "close"),
+            *extra,
         ]
         response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
         try:

@@ -10,11 +10,14 @@ Head       the number and size of headers
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
 import re
 import secrets
+import traceback
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgellm.config import Settings
-from edgellm.errors import ConfigError, ErrorInfo, Forbidden, Unauthorized
+from edgellm.errors import SEE_LOGS, ConfigError, ErrorInfo, Forbidden, Overloaded, Unauthorized
 from edgellm.server.binding import is_address, refuse_open_door
 from edgellm.server.body import Limits
 from edgellm.server.errors import error_response
@@ -31,7 +34,10 @@ from edgellm.server.errors import error_response
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health"})
-_INTERNAL = ErrorInfo("internal_error", "something went wrong in the daemon", "its log says more")
+_INTERNAL = ErrorInfo("internal_error", "something went wrong in the daemon", SEE_LOGS)
+_ALWAYS = {"x-content-type-options": "nosniff", "cross-origin-resource-policy": "same-origin"}
+_AGAIN = "send it again in a moment"
+_SMALL_BODY = 64 * 1024  # bytes that any request may bring, however many large ones there are
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\\\s]+)(?::\d{1,5})?")
 
@@ -76,7 +82,13 @@ class Security(msgspec.Struct, frozen=True):
     def origin_allowed(self, origin: str, host: str | None) -> bool:
         """Whether a page of that origin may call: it came from this server itself, or it is listed."""
         origin = origin.lower()
-        return origin in self.origins or (host is not None and urlsplit(origin).netloc == host.lower() != "")
+        if origin in self.origins:
+            return True
+        try:
+            own = urlsplit(origin).netloc
+        except ValueError:  # brackets that hold no address
+            return False
+        return host is not None and own == host.lower() != ""
 
     def key_known(self, headers: Headers) -> bool:
         """Whether the request carries an API key or the daemon's token."""
@@ -104,42 +116,74 @@ class Security(msgspec.Struct, frozen=True):
 class Guard:
     """The ASGI application around the application."""
 
-    def __init__(self, app: ASGIApp, security: Security, limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, security: Security, limits: Limits, responded: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`responded` gets the status of every response."""
         self._app = app
         self._security = security
         self._limits = limits
+        self._responded = responded
+        self._held = 0  # bytes of large bodies whose requests are under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # nothing else is served
         headers = Headers(scope=scope)
-        extra = {"x-request-id": request_id(headers)}
-        refusal = self._refusal(scope, headers)
-        origin = headers.get("origin")
-        if refusal is None and origin is not None:
-            extra |= {"access-control-allow-origin": origin, "vary": "origin"}
-            if scope["method"] == "OPTIONS":
-                refusal = _preflight()
-        if refusal is None:
-            refusal = self._key_refusal(scope, headers) or self._body_refusal(scope, headers)
-        scope.setdefault("state", {})["cache_key"] = self._security.cache_key(headers)
-
+        extra = _ALWAYS | {"x-request-id": request_id(headers)}
         started = False
 
         async def send_marked(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                self._responded(message["status"])
                 MutableHeaders(raw=message["headers"]).update(extra)
             await send(message)
 
         try:
-            await (refusal or self._app)(scope, receive, send_marked)
-        except Exception:
-            if started:
-                raise
-            logger.exception("request %s failed", extra["x-request-id"])
-            await error_response(_INTERNAL, scope["path"])(scope, receive, send_marked)
+            refusal = self._judged(scope, headers, extra)
+            if refusal is not None:
+                await refusal(scope, receive, send_marked)
+                return
+            scope.setdefault("state", {})["cache_key"] = self._security.cache_key(headers)
+            with self._counted(receive) as receive_counted:
+                await self._app(scope, receive_counted, send_marked)
+        except Exception as error:
+            _log_failure(extra["x-request-id"], error)
+            if not started:  # else the connection is closed before the end of the body, which tells the client
+                await error_response(_INTERNAL, scope["path"])(scope, receive, send_marked)
+
+    def _judged(self, scope: Scope, headers: Headers, extra: dict[str, str]) -> Response | None:
+        """The refusal, if it is refused; an origin that is allowed is added to the headers of the answer."""
+        refusal = self._refusal(scope, headers)
+        origin = headers.get("origin")
+        if refusal is None and origin is not None:
+            extra |= {"access-control-allow-origin": origin, "vary": "origin"}
+            if scope["method"] == "OPTIONS":
+                return _preflight()
+        return refusal or self._key_refusal(scope, headers) or self._body_refusal(scope, headers)
+
+    @contextlib.contextmanager
+    def _counted(self, receive: Receive) -> Iterator[Receive]:
+        """`receive`, which raises Overloaded when this request's body is one too many large ones."""
+        size = held = 0
+
+        async def receive_counted() -> Message:
+            nonlocal size, held
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size - held > _SMALL_BODY:
+                self._held += size - held
+                held = size
+                if self._held > self._limits.bodies_bytes:
+                    raise Overloaded("the daemon holds as many large requests as it may", hint=_AGAIN, retry_after=1.0)
+            return message
+
+        try:
+            yield receive_counted
+        finally:
+            self._held -= held
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         path = scope["path"]
@@ -164,13 +208,20 @@ class Guard:
         return error_response(error.info, path, headers={"www-authenticate": "Bearer"})
 
     def _body_refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
             return None
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
             return None
         error = ErrorInfo("unsupported_media_type", "a request's body must be application/json")
         return error_response(error, scope["path"], 415)
+
+
+def _log_failure(request: str, error: Exception) -> None:
+    """Where it happened. What the exception says may quote a prompt, so that is for a debug log only."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    logger.error("request %s failed with %s\n%s", request, type(error).__name__, frames)
+    logger.debug("request %s: %s", request, error)
 
 
 def request_id(headers: Headers) -> str:

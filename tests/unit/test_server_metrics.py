@@ -23,6 +23,8 @@ def values(text: str) -> dict[str, float]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = dict(sample.labels)
+            if sample.name.startswith(("edgellm_http_responses", "edgellm_daemon_")):
+                labels["model"] = "fake:latest"
             assert labels.pop("model") == "fake:latest"
             extra = "".join(f"{{{key}={value}}}" for key, value in sorted(labels.items()))
             found[sample.name + extra] = sample.value
@@ -46,6 +48,9 @@ def test_requests_are_counted_on_their_way_through() -> None:
     assert (found["edgellm_requests_running"], found["edgellm_requests_waiting"]) == (2.0, 1.0)
     assert found["edgellm_worker_restarts_total"] == 3
     assert found["edgellm_requests_total{outcome=stop}"] == 2
+    assert (found["edgellm_model_ready"], found["edgellm_kv_used"], found["edgellm_kv_capacity"]) == (1, 10, 8192)
+    assert found["edgellm_http_responses_total{status=200}"] == 3  # a stream that fails later has begun with 200
+    assert found["edgellm_http_responses_total{status=503}"] == 1
     assert found["edgellm_requests_total{outcome=worker_died}"] == 2
     assert found["edgellm_prompt_tokens_total"] == 14
     assert found["edgellm_cached_tokens_total"] == 6

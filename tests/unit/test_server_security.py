@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -21,6 +22,7 @@ from edgellm.errors import ConfigError
 from edgellm.server.security import Security
 
 KEY = "sk-correct-horse"
+SECRET = "-".join(["my", "diary"])  # in no line of the source, which a log may quote
 CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -142,13 +144,15 @@ def test_loopback_needs_no_key(host: str) -> None:
 # -- origin ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("origin", ["https://evil.com", "null", "http://localhost:3000", "file://", ""])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.com", "null", "http://localhost:3000", "file://", "", "http://[::1", "é"]
+)
 def test_other_origins_are_refused_and_get_no_cors_headers(server: Server, origin: str) -> None:
     for method in ("POST", "OPTIONS"):
         response = httpx2.request(
             method,
             server.url + "/v1/chat/completions",
-            headers={"origin": origin, "access-control-request-method": "POST"},
+            headers={"origin": origin.encode(), "access-control-request-method": b"POST"},
             json=CHAT,
             trust_env=False,
         )
@@ -375,7 +379,92 @@ def test_a_failure_of_ours_tells_nothing(server: Server, monkeypatch: pytest.Mon
     assert response.status_code == 500
     assert response.headers["x-request-id"].startswith("req_")
     assert "secret" not in response.text
-    assert response.json()["error"]["code"] == "internal_error"
+    error = response.json()["error"]
+    assert error["code"] == "internal_error"
+    assert "edgellm logs" in error["message"]
+
+
+def test_the_log_of_a_failure_says_where_and_not_what(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def model(name: str) -> None:
+        raise KeyError(SECRET)
+
+    monkeypatch.setattr(server.app.state.front.service, "model", model)
+    caplog.set_level("INFO")
+    assert chat(server, {"x-request-id": "abc"}).status_code == 500
+    assert "request abc failed with KeyError" in caplog.text
+    assert "in _find" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_an_answer_that_breaks_in_the_daemon_breaks_off_and_logs_no_content(caplog: pytest.LogCaptureFixture) -> None:
+    async def explode() -> None:
+        raise KeyError(SECRET)
+
+    caplog.set_level("INFO")
+    with serving(FakeService([Started(7, 3, 42), TextDelta("Hel"), explode])) as server:
+        with (
+            pytest.raises(httpx2.RemoteProtocolError, match="incomplete"),
+            httpx2.stream(
+                "POST", server.url + "/v1/chat/completions", json=CHAT | {"stream": True}, trust_env=False
+            ) as response,
+        ):
+            response.read()
+        assert server.app.state.front.running == 0
+    assert "failed with KeyError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_large_bodies_are_bounded_together_and_small_ones_pass() -> None:
+    hold: list[Step] = [Started(7, 3, 42), 1.0, *HELLO[2:]]
+    service = FakeService(hold)
+    with serving(service, limits=quick(bodies_bytes=1_000_000)) as server:
+        large = CHAT | {"messages": [{"role": "user", "content": "x" * 600_000}]}
+        first = threading.Thread(target=lambda: chat(server, json=large))
+        first.start()
+        assert service.entered.wait(5)
+        refused = chat(server, json=large)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert "large requests" in refused.json()["error"]["message"]
+        assert chat(server).status_code == 200
+        first.join(10)
+        assert chat(server, json=large).status_code == 200
+
+
+def test_connections_are_bounded_and_unused_ones_make_room() -> None:
+    with serving(FakeService(), limits=quick(connections=3)) as server, contextlib.ExitStack() as opened:
+
+        def connected() -> socket.socket:
+            return opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+
+        unused = connected()
+        unused.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert unused.recv(65536).startswith(b"HTTP/1.1 200 ")
+        busy = [connected(), connected()]
+        for connection in busy:
+            connection.sendall(b"GET /health HTTP/1.1\r\n")  # in the midst of a head
+        time.sleep(0.1)
+        assert httpx2.get(server.url + "/health", trust_env=False).status_code == 200  # in place of the unused one
+        unused.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert not _all(unused).startswith(b"HTTP")
+        busy.append(connected())
+        busy[-1].sendall(b"GET /health HTTP/1.1\r\n")
+        time.sleep(0.1)
+        refused = raw(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in refused
+        for connection in busy:
+            connection.sendall(b"Host: localhost\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_front_door_says_who_is_there(server: Server) -> None:
+    response = httpx2.get(server.url, trust_env=False)
+    assert (response.status_code, response.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    assert response.text.startswith("edgellm 0.1.0 is running.\n")
+    assert f"{server.url}/v1" in response.text
+    assert httpx2.head(server.url, trust_env=False).status_code == 200
 
 
 def _drip(connection: socket.socket, data: bytes) -> None:
