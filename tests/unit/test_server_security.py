@@ -152,7 +152,7 @@ def test_other_origins_are_refused_and_get_no_cors_headers(server: Server, origi
         response = httpx2.request(
             method,
             server.url + "/v1/chat/completions",
-            headers={"origin": origin.encode(), "access-control-request-method": b"POST"},
+            headers={b"origin": origin.encode(), b"access-control-request-method": b"POST"},
             json=CHAT,
             trust_env=False,
         )
