@@ -16,6 +16,7 @@ from edgellm.contracts.events import (
     Finished,
     FinishReason,
     Progress,
+    ReasoningDelta,
     Started,
     TextDelta,
     Timings,
@@ -25,9 +26,10 @@ from edgellm.contracts.request import GenerateRequest
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.pacing import Emission
+from edgellm.engine.prompt import EncodedPrompt
 from edgellm.engine.scheduler import Broken, Drawn, Scheduler, Step
 from edgellm.engine.spec import sample_spec
-from edgellm.engine.text import TextAssembler
+from edgellm.engine.text import Piece, ReplyText
 from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
 
 MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
@@ -38,7 +40,7 @@ class _Answer:
 
     __slots__ = ("accepted", "announced", "job", "text")
 
-    def __init__(self, job: Job, text: TextAssembler, accepted: float) -> None:
+    def __init__(self, job: Job, text: ReplyText, accepted: float) -> None:
         self.job = job
         self.text = text
         self.accepted = accepted
@@ -85,8 +87,11 @@ class EngineCore:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def add(self, request: GenerateRequest, tokens: Sequence[int]) -> list[Emission]:
-        """Accept a request whose prompt is `tokens`, or answer at once with why not."""
+    def add(self, request: GenerateRequest, prompt: EncodedPrompt | Sequence[int]) -> list[Emission]:
+        """Accept a request whose prompt has been encoded, or is bare ids; or answer at once with why not."""
+        if not isinstance(prompt, EncodedPrompt):
+            prompt = EncodedPrompt(list(prompt))
+        tokens = prompt.tokens
         try:
             self._check_queue(len(tokens))
             room = self._room(request, len(tokens))
@@ -104,7 +109,7 @@ class EngineCore:
             key=request.cache_key,
         )
         self.scheduler.add(job)
-        self._answers[request.id] = _Answer(job, TextAssembler(self._tokenizer, request.stop), now)
+        self._answers[request.id] = _Answer(job, prompt.reply(self._tokenizer, request.stop), now)
         return []
 
     def cancel(self, request_id: str) -> None:
@@ -183,22 +188,21 @@ class EngineCore:
         job = drawn.job
         answer = self._answers[job.id]
         if drawn.token in self._end:
-            return self._finish(answer, answer.text.finish(), "stop")
+            return self._finish(answer, "stop")
         piece = answer.text.push(drawn.token)
         if piece.stopped:
-            return self._finish(answer, piece.text, "stop")
+            return self._finish(answer, "stop", piece)
         if job.generated >= job.max_tokens:
-            return self._finish(answer, piece.text + answer.text.finish(), "length")
-        return [(job.id, TextDelta(piece.text))] if piece.text else []
+            return self._finish(answer, "length", piece)
+        return [(job.id, delta) for delta in _deltas(piece)]
 
-    def _finish(self, answer: _Answer, text: str, reason: FinishReason) -> list[Emission]:
+    def _finish(self, answer: _Answer, reason: FinishReason, *pieces: Piece) -> list[Emission]:
         job = answer.job
         del self._answers[job.id]
         self.scheduler.remove(job)
         usage = Usage(job.prompt_length, job.generated, job.cached)
-        events: list[Event] = [ChoiceDone(reason), Finished(usage, _timings(answer))]
-        if text:
-            events.insert(0, TextDelta(text))
+        events = [delta for piece in (*pieces, answer.text.finish()) for delta in _deltas(piece)]
+        events += [ChoiceDone(reason), Finished(usage, _timings(answer))]
         return [(job.id, event) for event in events]
 
     def _break(self, broken: Broken) -> Emission:
@@ -221,6 +225,11 @@ class EngineCore:
         self._answers.clear()
         self.step_started = 0.0  # the step that failed is over
         return emitted
+
+
+def _deltas(piece: Piece) -> list[Event]:
+    deltas: list[Event] = [ReasoningDelta(piece.reasoning)] if piece.reasoning else []
+    return [*deltas, TextDelta(piece.text)] if piece.text else deltas
 
 
 def _timings(answer: _Answer) -> Timings:

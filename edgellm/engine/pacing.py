@@ -4,7 +4,8 @@ wants; a reader cannot tell thirty updates a second from a hundred.
 
 from __future__ import annotations
 
-from edgellm.contracts.events import Event, Failed, Finished, TextDelta
+from edgellm.contracts.events import Event, Failed, Finished
+from edgellm.engine.deltas import Delta, joined
 
 Emission = tuple[str, Event]  # request id, event
 INTERVAL_S = 0.03
@@ -23,7 +24,7 @@ class Pacer:
         """Take a step's events; returns what to send now. The next step is expected to take `next_s` seconds."""
         urgent = False
         for request_id, event in events:
-            if isinstance(event, TextDelta):
+            if isinstance(event, Delta):
                 urgent |= request_id not in self._started
                 self._started.add(request_id)
             else:
@@ -50,20 +51,19 @@ class Pacer:
 
 def _joined(events: list[Emission]) -> list[Emission]:
     out: list[Emission] = []
-    last: dict[tuple[str, int], int] = {}  # where an answer's latest text stands in `out`
+    last: dict[tuple[str, int], int] = {}  # where a choice's latest text stands in `out`
     for request_id, event in events:
-        if not isinstance(event, TextDelta):
+        if not isinstance(event, Delta):
             for key in [key for key in last if key[0] == request_id]:
                 del last[key]
             out.append((request_id, event))
             continue
         key = (request_id, event.choice)
         at = last.get(key)
-        if at is None:
+        one = None if at is None else joined(out[at][1], event)
+        if at is None or one is None:
             last[key] = len(out)
             out.append((request_id, event))
         else:
-            earlier = out[at][1]
-            assert isinstance(earlier, TextDelta)
-            out[at] = (request_id, TextDelta(earlier.text + event.text, event.choice))
+            out[at] = (request_id, one)
     return out

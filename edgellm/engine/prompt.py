@@ -15,10 +15,32 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+import msgspec
+
 from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.request import Message, Messages, Prompt, Text, Tokens
+from edgellm.engine.reasoning import SPACE, ReasoningFormat, Tags, reasoning_format
 from edgellm.engine.template import ChatTemplate, spare_character
+from edgellm.engine.text import ReplyText
 from edgellm.errors import EdgeError, InvalidRequest
+
+
+class EncodedPrompt(msgspec.Struct, frozen=True):
+    """A prompt as token ids, and what the reply to it is like.
+
+    reasoning        the format of the model's thoughts, where it may have any in this reply
+    started_inside   the prompt ends within the thoughts
+    continued        and in the middle of a text: the reply's first white space is part of it
+    """
+
+    tokens: list[int]
+    reasoning: ReasoningFormat | None = None
+    started_inside: bool = False
+    continued: bool = False
+
+    def reply(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> ReplyText:
+        """For the text of one reply."""
+        return ReplyText(tokenizer, stop, self.reasoning, self.started_inside, continued=self.continued)
 
 
 class PromptEncoder:
@@ -27,18 +49,17 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Cheap: the template is compiled when first needed, or by `prepare`."""
         self._tokenizer = tokenizer
-        self._template: ChatTemplate | EdgeError | None = None
-        self._control: ControlTexts | None = None
+        self._chat: _Chat | EdgeError | None = None
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
         """Compile the template ahead of the first conversation. A bad one is reported when a conversation comes."""
         try:
-            self._chat()
+            self._prepared()
         except EdgeError:
             pass
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
         """Token ids, with exactly one BOS where the model wants one.
 
         Messages    through the chat template; a last assistant turn is left open, to be continued
@@ -50,31 +71,39 @@ class PromptEncoder:
         """
         match prompt:
             case Messages(messages):
-                return self._started(self._conversation(messages))
+                return self._conversation(messages)
             case Text(text):
                 _check_text(text, "the prompt", "prompt")
-                return self._started(self._tokenizer.encode(text, special=True))
+                return EncodedPrompt(self._started(self._tokenizer.encode(text, special=True)))
             case Tokens(ids):
-                return self._checked(ids) or self._started([])
+                return EncodedPrompt(self._checked(ids) or self._started([]))
 
-    def _conversation(self, messages: Sequence[Message]) -> list[int]:
+    def _conversation(self, messages: Sequence[Message]) -> EncodedPrompt:
         if not messages:
             raise InvalidRequest("the conversation has no messages", param="messages")
         for index, message in enumerate(messages):
             _check_text(message.content, f"message {index}", f"messages[{index}].content")
             _check_text(message.name or "", f"the name in message {index}", f"messages[{index}].name")
-        template, control = self._chat()
+        chat = self._prepared()
         mark = ""
-        if any(control.within(message.content) or control.within(message.name or "") for message in messages):
-            mark = spare_character([template.source, *(part for m in messages for part in (m.content, m.name or ""))])
-            messages = [_marked(message, lambda text: control.marked(text, mark)) for message in messages]
-        unfinished = messages[-1].role == "assistant"
-        text = template.render_open(messages) if unfinished else template.render(messages)
+        if any(chat.control.within(message.content) or chat.control.within(message.name or "") for message in messages):
+            texts = (part for message in messages for part in (message.content, message.name or ""))
+            mark = spare_character([chat.template.source, *texts])
+            messages = [_marked(message, lambda text: chat.control.marked(text, mark)) for message in messages]
+        if messages[-1].role == "assistant":
+            text = chat.template.render_open(messages)
+            reply = _continued(chat.reasoning, messages[-1].content)
+        else:
+            text = chat.template.render(messages)
+            reply = EncodedPrompt([], chat.reasoning, _opened(chat, messages, text))
+        return msgspec.structs.replace(reply, tokens=self._started(self._tokens(chat, text, mark)))
+
+    def _tokens(self, chat: _Chat, text: str, mark: str) -> list[int]:
         if not mark:
             return self._tokenizer.encode(text, special=True)
         return [
             token
-            for stretch, special in control.stretches(text, mark)
+            for stretch, special in chat.control.stretches(text, mark)
             if stretch
             for token in self._tokenizer.encode(stretch, special=special)
         ]
@@ -103,20 +132,18 @@ class PromptEncoder:
             )
         return list(ids)
 
-    def _chat(self) -> tuple[ChatTemplate, ControlTexts]:
+    def _prepared(self) -> _Chat:
         with self._lock:
-            if self._control is None:
-                self._control = ControlTexts(self._tokenizer.special_texts)
-            if self._template is None:
+            if self._chat is None:
                 try:
-                    self._template = self._compiled()
+                    self._chat = self._compiled()
                 except EdgeError as error:
-                    self._template = error
-            if isinstance(self._template, EdgeError):
-                raise EdgeError.from_info(self._template.info)
-            return self._template, self._control
+                    self._chat = error
+            if isinstance(self._chat, EdgeError):
+                raise EdgeError.from_info(self._chat.info)
+            return self._chat
 
-    def _compiled(self) -> ChatTemplate:
+    def _compiled(self) -> _Chat:
         source = self._tokenizer.chat_template
         if not source or not source.strip():
             raise InvalidRequest(
@@ -124,10 +151,41 @@ class PromptEncoder:
                 hint="send text to /v1/completions, or pick a model tuned for chat (often named -instruct or -it)",
                 param="messages",
             )
-        return ChatTemplate(source, self._text_of(self._tokenizer.bos), self._text_of(self._tokenizer.eos))
+        template = ChatTemplate(source, self._text_of(self._tokenizer.bos), self._text_of(self._tokenizer.eos))
+        reasoning = reasoning_format(source, self._tokenizer)
+        return _Chat(template, ControlTexts(self._tokenizer.special_texts), reasoning)
 
     def _text_of(self, token: int | None) -> str:
         return "" if token is None else self._tokenizer.token_text(token)
+
+
+class _Chat:
+    """What conversations with this model need."""
+
+    __slots__ = ("control", "reasoning", "template")
+
+    def __init__(self, template: ChatTemplate, control: ControlTexts, reasoning: ReasoningFormat | None) -> None:
+        self.template = template
+        self.control = control
+        self.reasoning = reasoning
+
+
+def _opened(chat: _Chat, messages: Sequence[Message], text: str) -> bool:
+    """Whether the prompt has opened the model's thoughts: its own last words are the tag, not a message's."""
+    if not isinstance(chat.reasoning, Tags) or not text.rstrip(SPACE).endswith(chat.reasoning.opening):
+        return False
+    before = chat.template.render(messages, add_generation_prompt=False)
+    return not before.rstrip(SPACE).endswith(chat.reasoning.opening)
+
+
+def _continued(reasoning: ReasoningFormat | None, begun: str) -> EncodedPrompt:
+    """The reply that goes on after `begun`: within its thoughts, or in its answer, where tags are text."""
+    if not begun.strip(SPACE):
+        return EncodedPrompt([], reasoning)
+    if isinstance(reasoning, Tags) and begun.lstrip(SPACE).startswith(reasoning.opening):
+        inside = reasoning.closing not in begun
+        return EncodedPrompt([], reasoning if inside else None, inside, continued=inside)
+    return EncodedPrompt([])
 
 
 class ControlTexts:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from edgellm.contracts.events import Event, Failed, Finished, Progress, Started, TextDelta
+from edgellm.contracts.events import Event, Failed, Finished, Progress, Started
 from edgellm.contracts.request import GenerateRequest
+from edgellm.engine.deltas import Delta, joined
 from edgellm.errors import EdgeError
 
 # Text a lagging reader has not taken is joined into pieces of about this size: fewer events, no quadratic copying.
@@ -36,7 +37,7 @@ class AnswerStream:
         """Add an event; nothing once the stream has ended. False: more text is unread than the limit allows."""
         if self.ended:
             return True
-        if isinstance(event, TextDelta):
+        if isinstance(event, Delta):
             self._size += len(event.text.encode())
             if self._size > self._limit:
                 return False
@@ -60,19 +61,18 @@ class AnswerStream:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         event = self._events.popleft()
-        if isinstance(event, TextDelta):
+        if isinstance(event, Delta):
             self._size -= len(event.text.encode())
         return event
 
     def _append(self, event: Event) -> None:
         last = self._events[-1] if self._events else None
-        match event, last:
-            case Progress(stage), Progress(before) if stage == before:
-                self._events[-1] = event  # only the newest counts
-            case TextDelta(text, choice), TextDelta(before, same) if same == choice and len(before) < _JOIN_BYTES:
-                self._events[-1] = TextDelta(before + text, choice)
-            case _:
-                self._events.append(event)
+        if isinstance(event, Progress) and isinstance(last, Progress) and event.stage == last.stage:
+            self._events[-1] = event  # only the newest counts
+        elif isinstance(last, Delta) and len(last.text) < _JOIN_BYTES and (one := joined(last, event)):
+            self._events[-1] = one
+        else:
+            self._events.append(event)
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

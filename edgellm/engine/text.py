@@ -1,8 +1,12 @@
-"""Tokens to text while they arrive: whole characters only, and nothing that may turn out to be part of a stop string.
+"""Tokens to text while they arrive: whole characters only, thoughts apart from the answer, no part of a stop string.
 
-The concatenation of all pieces equals the whole answer's bytes decoded at once (bad bytes as U+FFFD), cut before the
-stop string that is complete first; of several complete at the same character the longest. So the text does not depend
-on where token boundaries fall, nor on tokens arriving one by one or several at a time.
+The concatenation of all pieces equals the whole reply's bytes decoded at once (bad bytes as U+FFFD), parted as the
+model's format says (reasoning.py), the answer cut before the stop string that is complete first; of several complete
+at the same character the longest. So the text does not depend on where token boundaries fall, nor on tokens arriving
+one by one or several at a time.
+
+Stop strings are looked for in the answer alone, without the white space between it and the thoughts: a stop such as a
+blank line is meant for what is asked for, and would end most thoughts after their first paragraph.
 
 Characters stay whole; what people see as one sign may not. An emoji joined of several (family, flag, skin tone) or a
 letter with combining marks may arrive over several pieces: where such a cluster ends is known only when the next
@@ -17,48 +21,77 @@ from collections.abc import Sequence
 import msgspec
 
 from edgellm.contracts.engine import Tokenizer
+from edgellm.engine.reasoning import ReasoningFormat, splitter
 from edgellm.errors import InvalidRequest
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Text that is now certain, and whether a stop string ended the answer."""
+    """Thoughts and text that are now certain, in this order, and whether a stop string ended the answer."""
 
+    reasoning: str
     text: str
     stopped: bool
 
 
-class TextAssembler:
-    """The text of one answer. Looks at each character once, whatever the number and length of stop strings."""
+class ReplyText:
+    """The text of one reply. Looks at each character a few times, whatever the number and length of stop strings."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
-        """Raises InvalidRequest for an empty stop string, which would be found everywhere."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...] = (),
+        reasoning: ReasoningFormat | None = None,
+        started_inside: bool = False,
+        *,
+        continued: bool = False,
+    ) -> None:
+        """`started_inside`: the prompt ends within the thoughts; `continued`: in the middle of a text, at that.
+
+        Raises InvalidRequest for an empty stop string, which would be found everywhere.
+        """
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = StopFinder(stop) if stop else None
+        self._splitter = None if reasoning is None else splitter(reasoning, started_inside, continued)
         self._stopped = False
 
     def push(self, token: int) -> Piece:
-        """The text that `token` makes certain; "" once stopped."""
+        """What `token` makes certain; nothing once stopped."""
         if self._stopped:
-            return Piece("", True)
+            return Piece("", "", True)
+        if self._splitter is not None and token in self._splitter.marks:
+            return self._piece(*self._at_mark(token))
         text = self._decoder.decode(self._tokenizer.token_bytes(token))
-        return Piece(self._through_stops(text), self._stopped)
+        return self._piece(*(("", text) if self._splitter is None else self._splitter.feed(text)))
 
-    def finish(self) -> str:
-        """What was held back, when the answer ends without a stop string; "" after one, and the second time."""
+    def finish(self) -> Piece:
+        """What was held back, when the reply ends without a stop string; nothing after one, and the second time."""
         if self._stopped:
-            return ""
-        text = self._through_stops(self._decoder.decode(b"", True))
+            return Piece("", "", True)
+        reasoning, text = "", self._decoder.decode(b"", True)
+        if self._splitter is not None:
+            reasoning, text = _both(self._splitter.feed(text), self._splitter.finish())
+        piece = self._piece(reasoning, text)
         if self._stops is not None and not self._stopped:
-            text += self._stops.release()
+            piece = Piece(reasoning, piece.text + self._stops.release(), False)
         self._stopped = True
-        return text
+        return piece
 
-    def _through_stops(self, text: str) -> str:
-        if self._stops is None:
-            return text
-        text, self._stopped = self._stops.feed(text)
-        return text
+    def _at_mark(self, token: int) -> tuple[str, str]:
+        """A control token that parts thoughts and answer: what came before it is complete."""
+        assert self._splitter is not None
+        before = self._splitter.feed(self._decoder.decode(b"", True))
+        self._decoder.reset()
+        return _both(before, self._splitter.mark(token))
+
+    def _piece(self, reasoning: str, text: str) -> Piece:
+        if self._stops is not None and text:
+            text, self._stopped = self._stops.feed(text)
+        return Piece(reasoning, text, self._stopped)
+
+
+def _both(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
+    return first[0] + second[0], first[1] + second[1]
 
 
 class StopFinder:

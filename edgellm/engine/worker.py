@@ -26,7 +26,7 @@ from edgellm.contracts.request import GenerateRequest
 from edgellm.engine import protocol
 from edgellm.engine.core import EngineCore
 from edgellm.engine.pacing import Emission, Pacer
-from edgellm.engine.prompt import PromptEncoder
+from edgellm.engine.prompt import EncodedPrompt, PromptEncoder
 from edgellm.engine.protocol import (
     Cancel,
     Emitted,
@@ -47,9 +47,9 @@ from edgellm.errors import SEE_LOGS, EdgeError, GenerationFailed, LoadFailed, Wo
 class Prepared:
     """A request whose prompt is tokenised, or why it could not be."""
 
-    def __init__(self, request: GenerateRequest, tokens: list[int] | EdgeError) -> None:
+    def __init__(self, request: GenerateRequest, prompt: EncodedPrompt | EdgeError) -> None:
         self.request = request
-        self.tokens = tokens
+        self.prompt = prompt
 
 
 class Pipe:
@@ -193,25 +193,25 @@ class Worker:
     def _prepare(self, request: GenerateRequest) -> None:
         """On the prompt thread."""
         assert self._encoder is not None
-        tokens: list[int] | EdgeError
+        prompt: EncodedPrompt | EdgeError
         try:
-            tokens = self._encoder.encode(request.prompt)
+            prompt = self._encoder.encode(request.prompt)
         except EdgeError as error:
-            tokens = error
+            prompt = error
         except Exception as error:
             _log_without_content(error)
-            tokens = GenerationFailed(f"the prompt could not be prepared ({type(error).__name__})", hint=SEE_LOGS)
-        self._inbox.put(Prepared(request, tokens))
+            prompt = GenerationFailed(f"the prompt could not be prepared ({type(error).__name__})", hint=SEE_LOGS)
+        self._inbox.put(Prepared(request, prompt))
 
     def _accept(self, core: EngineCore, prepared: Prepared) -> None:
-        request, tokens = prepared.request, prepared.tokens
+        request, prompt = prepared.request, prepared.prompt
         if request.id not in self._preparing:
             return  # cancelled meanwhile
         self._preparing.discard(request.id)
-        if isinstance(tokens, EdgeError):
-            self._emit([(request.id, Failed(tokens.info))])
+        if isinstance(prompt, EdgeError):
+            self._emit([(request.id, Failed(prompt.info))])
         else:
-            self._emit(core.add(request, tokens))
+            self._emit(core.add(request, prompt))
 
     # -- proof of life ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""TextAssembler against a reference that looks at the whole answer, over random bytes, splits and stop strings."""
+"""ReplyText against a reference that looks at the whole answer, over random bytes, splits and stop strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgellm.engine.text import StopFinder, TextAssembler
+from edgellm.engine.text import ReplyText, StopFinder
 from edgellm.errors import InvalidRequest
 
 
@@ -25,9 +25,9 @@ class Pieces:
 
 def assemble(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[list[str], bool]:
     """The texts of all pushes and of the end, and whether a stop string was found."""
-    text = TextAssembler(Pieces(pieces), stop)  # type: ignore[arg-type]
+    text = ReplyText(Pieces(pieces), stop)  # type: ignore[arg-type]
     out = [text.push(token) for token in range(len(pieces))]
-    return [*(piece.text for piece in out), text.finish()], bool(out) and out[-1].stopped
+    return [*(piece.text for piece in out), text.finish().text], bool(out) and out[-1].stopped
 
 
 def answer(data: bytes, stop: tuple[str, ...]) -> tuple[str, bool]:
@@ -131,10 +131,10 @@ def test_the_stop_string_that_is_complete_first_wins() -> None:
 
 
 def test_nothing_comes_after_a_stop() -> None:
-    text = TextAssembler(Pieces([b"a", b"."]), (".",))  # type: ignore[arg-type]
+    text = ReplyText(Pieces([b"a", b"."]), (".",))  # type: ignore[arg-type]
     assert [text.push(0).text, text.push(1).stopped] == ["a", True]
     assert text.push(0) == text.push(1)
-    assert (text.push(0).text, text.push(0).stopped, text.finish()) == ("", True, "")
+    assert (text.push(0).text, text.push(0).stopped, text.finish().text) == ("", True, "")
 
 
 def test_a_stop_string_completed_by_the_flush() -> None:
@@ -146,9 +146,9 @@ def test_control_tokens_add_nothing() -> None:
 
 
 def test_finish_flushes_once() -> None:
-    text = TextAssembler(Pieces([b"<"]), ("<>",))  # type: ignore[arg-type]
+    text = ReplyText(Pieces([b"<"]), ("<>",))  # type: ignore[arg-type]
     text.push(0)
-    assert (text.finish(), text.finish()) == ("<", "")
+    assert (text.finish().text, text.finish().text) == ("<", "")
 
 
 def test_an_empty_stop_string_is_refused() -> None:
