@@ -139,7 +139,7 @@ class DaemonClient:
 
     @classmethod
     def _start(cls, paths: Paths, settings: Settings, preload: str | None) -> DaemonClient:
-        log = paths.logs / "daemon.log"
+        log = paths.daemon_log
         written = log.stat().st_size if log.exists() else 0
         try:
             pid = platform.spawn_detached(_daemon_argv(paths, settings, preload), log)

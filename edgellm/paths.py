@@ -29,6 +29,15 @@ class Paths(msgspec.Struct, frozen=True):
         return self.data / "engines"
 
     @property
+    def daemon_log(self) -> Path:
+        """Of a daemon in the background."""
+        return self.logs / "daemon.log"
+
+    def worker_log(self, model: str) -> Path:
+        """Of the worker of a model, by its full name."""
+        return self.logs / f"worker-{model.replace(':', '-')}.log"
+
+    @property
     def config_file(self) -> Path:
         return self.config / "config.toml"
 

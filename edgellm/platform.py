@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+LOG_BYTES = 4 * 1024 * 1024  # a log that is longer starts anew
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -52,8 +53,13 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def open_private_log(path: Path) -> BinaryIO:
-    """A file to append to, unbuffered, made with its folder if missing; only this user may read it."""
+    """A file to append to, unbuffered, made with its folder if missing; only this user may read it.
+
+    One that has grown beyond LOG_BYTES is set aside first, as NAME.old.
+    """
     make_private_folder(path.parent)
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        path.replace(path.with_name(path.name + ".old"))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     return os.fdopen(descriptor, "ab", buffering=0)
 
@@ -136,6 +142,19 @@ def death_of(returncode: int) -> str:
         return f"killed by {signal.Signals(-returncode).name}"
     except ValueError:
         return f"killed by signal {-returncode}"
+
+
+def raise_descriptor_limit(wanted: int) -> None:
+    """Let this process have `wanted` open files, or as many as the system allows; some start with 256."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 # -- being asked to end ------------------------------------------------------------------------------

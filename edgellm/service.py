@@ -182,7 +182,7 @@ class Service:
         patience = Supervision(
             heartbeat_timeout_s=settings.heartbeat_timeout_s, hello_timeout_s=settings.worker_start_s
         )
-        log = self._paths.logs / f"worker-{load.model.replace(':', '-')}.log"
+        log = self._paths.worker_log(load.model)
         environment = {ENGINE_STATE: str(self._paths.engines)}
         return LocalModel(load, supervision=patience, log_path=log, environment=environment)
 

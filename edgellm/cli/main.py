@@ -159,7 +159,7 @@ def serve(
     ] = None,
     api_key: Annotated[
         list[str] | None,
-        typer.Option("--api-key", metavar="KEY", help="Require this key; repeatable. Safer: EDGELLM_API_KEYS."),
+        typer.Option("--api-key", metavar="KEY", help="Require this key; repeatable. Safer: `edgellm keys add NAME`."),
     ] = None,
     context: options.Context = None,
     parallel: Annotated[int | None, typer.Option("--parallel", help="Conversations computed at once.")] = None,
@@ -185,6 +185,32 @@ def serve(
             "log_level": log_level,
         }
     )
+
+
+@app.command()
+def keys(
+    action: Annotated[str | None, typer.Argument(metavar="[add|rm]", help="Make a key, or revoke one.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What the key is called: laptop.")] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """List the API keys that open the daemon, make one, or revoke one."""
+    from edgellm.cli.keys import manage
+
+    manage(action, name, json=json, quiet=quiet)
+
+
+@app.command()
+def logs(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A model; none: the daemon itself.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many, from the end.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl+C.")] = False,
+    path: Annotated[bool, typer.Option("--path", help="Print where the log is.")] = False,
+) -> None:
+    """Print the log of the background daemon, or of a model's worker."""
+    from edgellm.cli.logs import show_log
+
+    show_log(name, lines=lines, follow=follow, path=path)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from edgellm.errors import EdgeError, InvalidRequest, LoadFailed, WorkerDied
 logger = logging.getLogger(__name__)
 
 TAIL_BYTES = 8192  # of stderr, kept for error messages
-LOG_BYTES = 4 * 1024 * 1024  # of stderr written to the log file by one process; a new one then starts a new file
+LOG_BYTES = platform.LOG_BYTES  # of stderr written to the log file by one process
 REAP_S = 5.0  # the kernel's time to take away a killed process
 _SETTLE_S = 0.5  # between the two signs of an end: exit, and end of output
 
@@ -263,8 +263,6 @@ async def within(seconds: float, event: asyncio.Event) -> bool:
 def _open_log(path: Path) -> BinaryIO | None:
     """The log to append to; a long one is set aside first. None when it cannot be written."""
     try:
-        if path.exists() and path.stat().st_size > LOG_BYTES:
-            path.replace(path.with_name(path.name + ".old"))
         return platform.open_private_log(path)
     except OSError as error:
         logger.warning("no log at %s: %s", path, error)

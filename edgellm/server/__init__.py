@@ -4,6 +4,7 @@ app        the ASGI application: routes, guard, error pages
 openai     /v1/…: chat completions, completions, models; openai_requests and openai_replies know the fields
 native     /edgellm/v1/…: the daemon's own API, spoken by `edgellm.client`
 security   who may call: host, origin, keys, content type, header limits
+keys       API keys, and the file that holds their hashes
 body       requests: read within limits, decoded, refused by the name of the field
 answer     events to HTTP: status, hang-ups; sse: the wire formats and keep-alives
 errors     errors as HTTP answers

@@ -13,12 +13,13 @@ from edgellm.errors import ConfigError, DaemonError
 _BACKLOG = 512  # connections the kernel keeps while the web framework is still being imported
 
 
-def bind(settings: Settings, *, any_port: bool) -> socket.socket:
+def bind(settings: Settings, *, any_port: bool, keyed: bool = False) -> socket.socket:
     """A listening socket. `any_port`: where the port is taken, another will do (clients read it from daemon.json).
+    `keyed`: there are keys besides those of the settings.
 
     Raises ConfigError when other machines could connect and no key is set, DaemonError when it cannot be bound.
     """
-    refuse_open_door(settings)
+    refuse_open_door(settings, keyed)
     try:
         return _listen(settings.host, settings.port)
     except OSError as error:
@@ -27,12 +28,12 @@ def bind(settings: Settings, *, any_port: bool) -> socket.socket:
         raise _unbound(settings, error) from error
 
 
-def refuse_open_door(settings: Settings) -> None:
+def refuse_open_door(settings: Settings, keyed: bool) -> None:
     """Raise ConfigError if these settings would let everybody on the network in."""
-    if not settings.api_keys and not is_loopback(settings.host):
+    if not keyed and not settings.api_keys and not is_loopback(settings.host):
         raise ConfigError(
             f"listening on {settings.host} lets other machines in, and no API key is set",
-            hint="set one with --api-key or EDGELLM_API_KEYS, or listen on 127.0.0.1",
+            hint="make one with `edgellm keys add NAME` (or EDGELLM_API_KEYS, --api-key), or listen on 127.0.0.1",
             param="host",
         )
 

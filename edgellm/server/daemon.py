@@ -24,6 +24,7 @@ from edgellm.client import DaemonInfo, info_path, read_info, unwritable
 from edgellm.config import Settings, load_settings
 from edgellm.errors import DaemonError, EdgeError, Interrupted
 from edgellm.paths import Paths, default_paths
+from edgellm.server import keys
 from edgellm.server.binding import bind, url_of
 from edgellm.service import Service
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DESCRIPTORS = 4096  # connections, workers' pipes, files
 LOCK_S = 1.0  # `serve` waits so long for a daemon that is just leaving
 PRELOAD_HEAD_START_S = 1.0  # the worker's start may hold up the web server's by this much
 NOTICE_S = 1.0  # how often it is seen to that clients can find this daemon
@@ -55,7 +57,8 @@ def run_daemon(
     signal cut off running answers. To be called on the main thread.
     """
     with _alone(settings, paths, detached):
-        listening = bind(settings, any_port=detached)
+        platform.raise_descriptor_limit(DESCRIPTORS)
+        listening = bind(settings, any_port=detached, keyed=bool(keys.stored(keys.path_of(paths))))
         info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32))
         with contextlib.closing(listening), _announced(info, paths) as notice:
             daemon = Daemon(settings, paths, info, notice)
@@ -67,6 +70,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, paths: Paths, info: DaemonInfo, notice: Notice) -> None:
         self._settings = settings
+        self._paths = paths
         self._info = info
         self._notice = notice
         self._service = Service(settings, paths)
@@ -134,7 +138,7 @@ class Daemon:
         from edgellm.server.web import web_server
 
         limits = Limits()
-        security = Security.of(self._settings, self._info.token)
+        security = Security.of(self._settings, self._info.token, keys.path_of(self._paths))
         app = build_app(self._service, security, limits=limits, shutdown=self._ending.set)
         front: Front = app.state.front
         return web_server(app, limits), front

@@ -18,6 +18,7 @@ import re
 import secrets
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,9 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgellm.config import Settings
 from edgellm.errors import SEE_LOGS, ConfigError, ErrorInfo, Forbidden, Overloaded, Unauthorized
-from edgellm.server.binding import is_address, refuse_open_door
+from edgellm.server.binding import is_address, is_loopback, refuse_open_door
 from edgellm.server.body import Limits
 from edgellm.server.errors import error_response
+from edgellm.server.keys import KeyRing, hashed, stored
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +47,15 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\\\s]+)(?::\d{1,5})?")
 class Security(msgspec.Struct, frozen=True):
     """What is allowed. Keys are kept as hashes only."""
 
-    keys: tuple[bytes, ...]  # SHA-256 of each API key; none: no key is needed
+    keys: KeyRing
     token: bytes  # SHA-256 of the daemon's own token, as good as a key, and needed to shut it down
     hosts: frozenset[str]  # names besides loopback names and IP literals, lower case
     origins: frozenset[str]
 
     @staticmethod
-    def of(settings: Settings, token: str) -> Security:
-        """Raises ConfigError where the settings would leave the server open."""
-        refuse_open_door(settings)
+    def of(settings: Settings, token: str, key_file: Path | None = None) -> Security:
+        """Raises ConfigError where the settings would leave the server open, or the key file cannot be trusted."""
+        refuse_open_door(settings, key_file is not None and bool(stored(key_file)))
         for origin in settings.allowed_origins:
             if origin in ("*", "null"):
                 raise ConfigError(
@@ -65,8 +67,8 @@ class Security(msgspec.Struct, frozen=True):
         if not is_address(settings.host):
             hosts.add(settings.host.lower())
         return Security(
-            keys=tuple(_hashed(key) for key in settings.api_keys),
-            token=_hashed(token),
+            keys=KeyRing.of(settings, key_file, always=not is_loopback(settings.host)),
+            token=hashed(token),
             hosts=frozenset(hosts),
             origins=frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins),
         )
@@ -96,7 +98,7 @@ class Security(msgspec.Struct, frozen=True):
         if offered is None:
             return False
         # All are compared, so that the time tells nothing about which one came close.
-        matches = [hmac.compare_digest(offered, known) for known in (*self.keys, self.token)]
+        matches = [hmac.compare_digest(offered, known) for known in (*self.keys.hashes, self.token)]
         return any(matches)
 
     def cache_key(self, headers: Headers) -> str:
@@ -105,7 +107,7 @@ class Security(msgspec.Struct, frozen=True):
         A prompt that is answered faster because someone else sent it before would tell what others ask.
         """
         offered = _credential(headers)
-        return offered.hex()[:16] if self.keys and offered is not None else ""
+        return offered.hex()[:16] if self.keys.required and offered is not None else ""
 
     def token_known(self, headers: Headers) -> bool:
         """Whether the request carries the token that this user's own programs read from daemon.json."""
@@ -202,7 +204,7 @@ class Guard:
 
     def _key_refusal(self, scope: Scope, headers: Headers) -> Response | None:
         path = scope["path"]
-        if not self._security.keys or path in OPEN_PATHS or self._security.key_known(headers):
+        if not self._security.keys.required or path in OPEN_PATHS or self._security.key_known(headers):
             return None
         error = Unauthorized("a valid API key is needed", hint="send it as Authorization: Bearer KEY, or as x-api-key")
         return error_response(error.info, path, headers={"www-authenticate": "Bearer"})
@@ -228,10 +230,6 @@ def request_id(headers: Headers) -> str:
     """The client's own x-request-id where it is a plain token, else a new one."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else "req_" + secrets.token_hex(16)
-
-
-def _hashed(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def _credential(headers: Headers) -> bytes | None:
