@@ -78,7 +78,7 @@ def _add_monitoring(app: FastAPI, front: Front, security: Security) -> None:
         found = front.service.health()
         status = "draining" if front.draining else found.status
         body: dict[str, Any] = {"status": status, "version": __version__}
-        if not security.keys.required or security.key_known(request.headers):
+        if not security.keys.required() or security.key_known(request.headers):
             body["models"] = found.models
         return Response(msgspec.json.encode(body), 503 if front.draining else 200, media_type="application/json")
 

@@ -118,16 +118,14 @@ class KeyRing:
     def of(settings: Settings, path: Path | None = None, *, always: bool = False) -> KeyRing:
         return KeyRing(tuple(hashed(key) for key in settings.api_keys), path, always=always)
 
-    @property
     def hashes(self) -> tuple[bytes, ...]:
         """SHA-256 of every key."""
         self._look()
         return (*self._fixed, *self._stored)
 
-    @property
     def required(self) -> bool:
         """Whether a request needs a key."""
-        return self._always or bool(self.hashes) or self._broken
+        return self._always or bool(self.hashes()) or self._broken
 
     def _look(self) -> None:
         if self._path is None:

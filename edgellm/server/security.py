@@ -98,7 +98,7 @@ class Security(msgspec.Struct, frozen=True):
         if offered is None:
             return False
         # All are compared, so that the time tells nothing about which one came close.
-        matches = [hmac.compare_digest(offered, known) for known in (*self.keys.hashes, self.token)]
+        matches = [hmac.compare_digest(offered, known) for known in (*self.keys.hashes(), self.token)]
         return any(matches)
 
     def cache_key(self, headers: Headers) -> str:
@@ -107,7 +107,7 @@ class Security(msgspec.Struct, frozen=True):
         A prompt that is answered faster because someone else sent it before would tell what others ask.
         """
         offered = _credential(headers)
-        return offered.hex()[:16] if self.keys.required and offered is not None else ""
+        return offered.hex()[:16] if self.keys.required() and offered is not None else ""
 
     def token_known(self, headers: Headers) -> bool:
         """Whether the request carries the token that this user's own programs read from daemon.json."""
@@ -204,7 +204,7 @@ class Guard:
 
     def _key_refusal(self, scope: Scope, headers: Headers) -> Response | None:
         path = scope["path"]
-        if not self._security.keys.required or path in OPEN_PATHS or self._security.key_known(headers):
+        if not self._security.keys.required() or path in OPEN_PATHS or self._security.key_known(headers):
             return None
         error = Unauthorized("a valid API key is needed", hint="send it as Authorization: Bearer KEY, or as x-api-key")
         return error_response(error.info, path, headers={"www-authenticate": "Bearer"})
