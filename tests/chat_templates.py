@@ -92,3 +92,90 @@ THINKING = """{%- set ns = namespace(last=messages|length - 1, searching=true) %
 {%- endfor %}
 {%- if add_generation_prompt %}{{- turn('assistant', '') }}{% endif %}
 """
+
+# May think or not, as told; writes the thoughts of the last answer, empty ones too, and none of those before.
+HYBRID = """{%- set ns = namespace(last=-1) %}
+{%- for message in messages %}{% if message.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for message in messages %}
+    {%- set content = message.content %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.role == "assistant" %}
+        {%- set thoughts = '' %}
+        {%- if '</think>' in content %}
+            {%- set thoughts = content.split('</think>')[0].split('<think>')[-1].strip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last %}
+            {{- '<think>\\n' + thoughts + '\\n</think>\\n\\n' }}
+        {%- endif %}
+    {%- endif %}
+    {{- content.strip('\\n') + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+# Begins every answer in its thoughts; earlier ones are cut out.
+OPENS = """{{ bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{{ '<|User|>' + message.content }}{% endif %}
+    {%- if message.role == 'assistant' %}
+        {{- '<|Assistant|>' + message.content.split('</think>')[-1] + '<|end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|Assistant|><think>\\n' }}{% endif %}
+"""
+
+# The same, and a last answer is put into thoughts, whatever it is.
+PREFILLS = """{%- set last = messages[-1].content.strip() if messages[-1].role == 'assistant' else '' %}
+{%- for message in (messages[:-1] if last else messages) %}
+    {{- '<SPECIAL_11>' + message.role + '\\n' + message.content + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt or last %}
+    {{- '<SPECIAL_11>Assistant\\n<think>\\n\\n' + last }}
+    {%- if not add_generation_prompt %}{{ '\\n<SPECIAL_12>\\n' }}{% endif %}
+{%- endif %}
+"""
+
+# Thoughts between control tokens, as the system text asks for them.
+BRACKETS = """{{ bos_token }}
+{%- if messages[0].role != 'system' %}
+    {{- '[SYSTEM_PROMPT]Think like this: [THINK]your thoughts[/THINK]your answer[/SYSTEM_PROMPT]' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{{ '[INST]' + message.content + '[/INST]' }}
+    {%- elif message.role == 'system' %}{{ '[SYSTEM_PROMPT]' + message.content + '[/SYSTEM_PROMPT]' }}
+    {%- else %}{{ message.content + eos_token }}{% endif %}
+{%- endfor %}
+"""
+
+# Channels with headers; thoughts of the past are left out.
+HARMONY = """{{ '<|start|>system<|message|>Reasoning: ' + (reasoning_effort or 'medium') + '<|end|>' }}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {%- if '<|channel|>analysis<|message|>' in message.content %}{{ raise_exception('no tags please') }}{% endif %}
+        {{- '<|start|>assistant<|channel|>final<|message|>' + message.content }}
+        {{- '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}
+    {%- else %}
+        {{- '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}
+"""
+
+ALL = {
+    "chatml": CHATML,
+    "llama3": LLAMA3,
+    "gemma": GEMMA,
+    "mistral": MISTRAL,
+    "thinking": THINKING,
+    "hybrid": HYBRID,
+    "opens": OPENS,
+    "prefills": PREFILLS,
+    "brackets": BRACKETS,
+    "harmony": HARMONY,
+}

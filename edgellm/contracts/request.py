@@ -17,10 +17,14 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
 
 
-class Messages(msgspec.Struct, frozen=True, tag="messages"):
-    """A conversation, rendered through the model's own chat template."""
+TemplateOptions = dict[str, bool | int | float | str]  # names that chat templates read, `enable_thinking` say
+
+
+class Messages(msgspec.Struct, frozen=True, tag="messages", omit_defaults=True):
+    """A conversation, rendered through the model's own chat template. An assistant's turn at its end is continued."""
 
     messages: tuple[Message, ...]
+    options: TemplateOptions = {}
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):

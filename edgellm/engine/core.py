@@ -17,6 +17,7 @@ from edgellm.contracts.events import (
     FinishReason,
     Progress,
     ReasoningDelta,
+    Slid,
     Started,
     TextDelta,
     Timings,
@@ -38,11 +39,12 @@ MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
 class _Answer:
     """A job and the text it has become."""
 
-    __slots__ = ("accepted", "announced", "job", "text")
+    __slots__ = ("accepted", "announced", "dropped", "job", "text")
 
-    def __init__(self, job: Job, text: ReplyText, accepted: float) -> None:
+    def __init__(self, job: Job, text: ReplyText, accepted: float, dropped: int) -> None:
         self.job = job
         self.text = text
+        self.dropped = dropped  # tokens of the prompt that were left out
         self.accepted = accepted
         self.announced = False
 
@@ -109,7 +111,7 @@ class EngineCore:
             key=request.cache_key,
         )
         self.scheduler.add(job)
-        self._answers[request.id] = _Answer(job, prompt.reply(self._tokenizer, request.stop), now)
+        self._answers[request.id] = _Answer(job, prompt.reply(self._tokenizer, request.stop), now, prompt.dropped)
         return []
 
     def cancel(self, request_id: str) -> None:
@@ -178,6 +180,8 @@ class EngineCore:
             if not answer.announced:
                 answer.announced = True
                 emitted.append((job.id, Started(job.prompt_length, job.cached, job.sample.seed)))
+                if answer.dropped:
+                    emitted.append((job.id, Slid(answer.dropped)))
             if row.sample is None:
                 done = (row.start + len(row.tokens)) / job.prompt_length
                 emitted.append((job.id, Progress("prefill", min(1.0, done))))

@@ -1,26 +1,20 @@
-"""Prompts to token ids: template, tokeniser, one BOS, and user text that stays text.
-
-Texts of control tokens (`<|im_end|>`) inside messages must not become control tokens: who can write a message could end
-his turn and speak as the system. Each such text is marked, before rendering, with a character that occurs nowhere
-else and the text's number; the template's own control texts carry no mark. After rendering, a stretch between the
-template's control tokens that holds a mark is encoded with control tokens off, as a whole, so that marked text gets the
-ids of plain text. The number is there because templates cut messages up (`content.split('</think>')[0]`): a mark left
-behind must not disarm a control text of the template's own that comes to stand after it.
-"""
+"""Prompts to token ids: rendered (conversation.py), tokenised, with one BOS, and cut where that is allowed."""
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from bisect import bisect_left
+from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from edgellm.contracts.engine import Tokenizer
-from edgellm.contracts.request import Message, Messages, Prompt, Text, Tokens
-from edgellm.engine.reasoning import SPACE, ReasoningFormat, Tags, reasoning_format
-from edgellm.engine.template import ChatTemplate, spare_character
+from edgellm.contracts.request import Message, Messages, Prompt, TemplateOptions, Text, Tokens
+from edgellm.engine.control_texts import ControlTexts
+from edgellm.engine.conversation import Conversations
+from edgellm.engine.reasoning import ReasoningFormat, reasoning_format
+from edgellm.engine.template import ChatTemplate
 from edgellm.engine.text import ReplyText
 from edgellm.errors import EdgeError, InvalidRequest
 
@@ -31,12 +25,16 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     reasoning        the format of the model's thoughts, where it may have any in this reply
     started_inside   the prompt ends within the thoughts
     continued        and in the middle of a text: the reply's first white space is part of it
+    keep             tokens at the beginning that a sliding context keeps: BOS, and the system's part of a conversation
+    dropped          tokens of old turns that were left out for the rest to fit
     """
 
     tokens: list[int]
     reasoning: ReasoningFormat | None = None
     started_inside: bool = False
     continued: bool = False
+    keep: int = 0
+    dropped: int = 0
 
     def reply(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> ReplyText:
         """For the text of one reply."""
@@ -49,64 +47,117 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Cheap: the template is compiled when first needed, or by `prepare`."""
         self._tokenizer = tokenizer
-        self._chat: _Chat | EdgeError | None = None
+        self._chat: Conversations | EdgeError | None = None
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
         """Compile the template ahead of the first conversation. A bad one is reported when a conversation comes."""
         try:
-            self._prepared()
+            self._conversations()
         except EdgeError:
             pass
 
-    def encode(self, prompt: Prompt) -> EncodedPrompt:
+    def encode(self, prompt: Prompt, fit: int | None = None) -> EncodedPrompt:
         """Token ids, with exactly one BOS where the model wants one.
 
         Messages    through the chat template; a last assistant turn is left open, to be continued
         Text        control texts in it are recognised
         Tokens      as they are
 
+        With `fit`, what is oldest is left out until so many tokens are left, as far as that goes: of a conversation
+        whole turns after the system's, of the rest tokens after BOS.
+
         Raises InvalidRequest for what the prompt is to blame for, `param` saying where; BadModelFile for a bad
         template.
         """
         match prompt:
-            case Messages(messages):
-                return self._conversation(messages)
+            case Messages(messages, options):
+                _check_messages(messages)
+                return self._fitted(messages, options, fit)
             case Text(text):
                 _check_text(text, "the prompt", "prompt")
-                return EncodedPrompt(self._started(self._tokenizer.encode(text, special=True)))
+                return self._cut(self._started(self._tokenizer.encode(text, special=True)), fit)
             case Tokens(ids):
-                return EncodedPrompt(self._checked(ids) or self._started([]))
+                return self._cut(self._checked(ids) or self._started([]), fit)
 
-    def _conversation(self, messages: Sequence[Message]) -> EncodedPrompt:
-        if not messages:
-            raise InvalidRequest("the conversation has no messages", param="messages")
-        for index, message in enumerate(messages):
-            _check_text(message.content, f"message {index}", f"messages[{index}].content")
-            _check_text(message.name or "", f"the name in message {index}", f"messages[{index}].name")
-        chat = self._prepared()
-        mark = ""
-        if any(chat.control.within(message.content) or chat.control.within(message.name or "") for message in messages):
-            texts = (part for message in messages for part in (message.content, message.name or ""))
-            mark = spare_character([chat.template.source, *texts])
-            messages = [_marked(message, lambda text: chat.control.marked(text, mark)) for message in messages]
-        if messages[-1].role == "assistant":
-            text = chat.template.render_open(messages)
-            reply = _continued(chat.reasoning, messages[-1].content)
-        else:
-            text = chat.template.render(messages)
-            reply = EncodedPrompt([], chat.reasoning, _opened(chat, messages, text))
-        return msgspec.structs.replace(reply, tokens=self._started(self._tokens(chat, text, mark)))
+    # -- conversations ---------------------------------------------------------------------------
 
-    def _tokens(self, chat: _Chat, text: str, mark: str) -> list[int]:
-        if not mark:
-            return self._tokenizer.encode(text, special=True)
-        return [
+    def _fitted(self, messages: Sequence[Message], options: TemplateOptions, fit: int | None) -> EncodedPrompt:
+        whole = self._conversation(messages, options)
+        if fit is None:
+            return whole
+        lead = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+        kept = whole
+        if len(whole.tokens) > fit:
+            # Only before a user turn: many templates want user and assistant to alternate, and an answer without its
+            # question is worth little.
+            cuts = [index for index in range(lead + 1, len(messages)) if messages[index].role == "user"]
+            kept = self._fewest_left_out(messages, lead, cuts, options, fit) or whole
+        keep = self._system_part(messages[:lead], options, kept.tokens)
+        return replace(kept, keep=keep, dropped=len(whole.tokens) - len(kept.tokens))
+
+    def _fewest_left_out(
+        self, messages: Sequence[Message], lead: int, cuts: Sequence[int], options: TemplateOptions, fit: int
+    ) -> EncodedPrompt | None:
+        """Without what lies between `lead` and the first of `cuts` with which it fits, or the last; None: no cuts."""
+        found: dict[int, EncodedPrompt] = {}
+
+        def fits(cut: int) -> bool:
+            found[cut] = self._conversation((*messages[:lead], *messages[cut:]), options)
+            return len(found[cut].tokens) <= fit
+
+        at = bisect_left(cuts, True, key=fits)
+        return found[cuts[min(at, len(cuts) - 1)]] if cuts else None
+
+    def _system_part(self, system: Sequence[Message], options: TemplateOptions, tokens: list[int]) -> int:
+        """How many of `tokens`, from the beginning, are there whatever a user says."""
+        same = len(tokens) - 1
+        for probe in ("x", "1"):  # what was said differs from one of them at once
+            try:
+                other = self._conversation((*system, Message("user", probe)), options).tokens
+            except InvalidRequest:
+                return int(tokens[0] == self._tokenizer.bos)
+            differ = (at for at, (one, two) in enumerate(zip(tokens, other, strict=False)) if one != two)
+            same = min(same, next(differ, same))
+        return same
+
+    def _conversation(self, messages: Sequence[Message], options: TemplateOptions) -> EncodedPrompt:
+        rendered = self._conversations().render(messages, options)
+        ids = [
             token
-            for stretch, special in chat.control.stretches(text, mark)
+            for stretch, special in rendered.stretches
             if stretch
             for token in self._tokenizer.encode(stretch, special=special)
         ]
+        return EncodedPrompt(self._started(ids), rendered.reasoning, rendered.started_inside, rendered.continued)
+
+    def _conversations(self) -> Conversations:
+        with self._lock:
+            if self._chat is None:
+                try:
+                    self._chat = self._compiled()
+                except EdgeError as error:
+                    self._chat = error
+            if isinstance(self._chat, EdgeError):
+                raise EdgeError.from_info(self._chat.info)
+            return self._chat
+
+    def _compiled(self) -> Conversations:
+        source = self._tokenizer.chat_template
+        if not source or not source.strip():
+            raise InvalidRequest(
+                "this model has no chat template: it continues text and was not taught to hold conversations",
+                hint="send text to /v1/completions, or pick a model tuned for chat (often named -instruct or -it)",
+                param="messages",
+            )
+        template = ChatTemplate(source, self._text_of(self._tokenizer.bos), self._text_of(self._tokenizer.eos))
+        control = ControlTexts(self._tokenizer.special_texts)
+        return Conversations(template, control, reasoning_format(source, self._tokenizer))
+
+    def _text_of(self, token: int | None) -> str:
+        return "" if token is None else self._tokenizer.token_text(token)
+
+    # -- ids -------------------------------------------------------------------------------------
 
     def _started(self, ids: list[int]) -> list[int]:
         """With one BOS: added where the model expects it, and not twice where template or text bring their own."""
@@ -132,151 +183,19 @@ class PromptEncoder:
             )
         return list(ids)
 
-    def _prepared(self) -> _Chat:
-        with self._lock:
-            if self._chat is None:
-                try:
-                    self._chat = self._compiled()
-                except EdgeError as error:
-                    self._chat = error
-            if isinstance(self._chat, EdgeError):
-                raise EdgeError.from_info(self._chat.info)
-            return self._chat
-
-    def _compiled(self) -> _Chat:
-        source = self._tokenizer.chat_template
-        if not source or not source.strip():
-            raise InvalidRequest(
-                "this model has no chat template: it continues text and was not taught to hold conversations",
-                hint="send text to /v1/completions, or pick a model tuned for chat (often named -instruct or -it)",
-                param="messages",
-            )
-        template = ChatTemplate(source, self._text_of(self._tokenizer.bos), self._text_of(self._tokenizer.eos))
-        reasoning = reasoning_format(source, self._tokenizer)
-        return _Chat(template, ControlTexts(self._tokenizer.special_texts), reasoning)
-
-    def _text_of(self, token: int | None) -> str:
-        return "" if token is None else self._tokenizer.token_text(token)
+    def _cut(self, ids: list[int], fit: int | None) -> EncodedPrompt:
+        """`ids` without its oldest, as far as they do not fit."""
+        keep = int(ids[0] == self._tokenizer.bos)
+        dropped = 0 if fit is None else min(max(0, len(ids) - fit), len(ids) - keep - 1)
+        return EncodedPrompt(ids[:keep] + ids[keep + dropped :] if dropped else ids, keep=keep, dropped=max(0, dropped))
 
 
-class _Chat:
-    """What conversations with this model need."""
-
-    __slots__ = ("control", "reasoning", "template")
-
-    def __init__(self, template: ChatTemplate, control: ControlTexts, reasoning: ReasoningFormat | None) -> None:
-        self.template = template
-        self.control = control
-        self.reasoning = reasoning
-
-
-def _opened(chat: _Chat, messages: Sequence[Message], text: str) -> bool:
-    """Whether the prompt has opened the model's thoughts: its own last words are the tag, not a message's."""
-    if not isinstance(chat.reasoning, Tags) or not text.rstrip(SPACE).endswith(chat.reasoning.opening):
-        return False
-    before = chat.template.render(messages, add_generation_prompt=False)
-    return not before.rstrip(SPACE).endswith(chat.reasoning.opening)
-
-
-def _continued(reasoning: ReasoningFormat | None, begun: str) -> EncodedPrompt:
-    """The reply that goes on after `begun`: within its thoughts, or in its answer, where tags are text."""
-    if not begun.strip(SPACE):
-        return EncodedPrompt([], reasoning)
-    if isinstance(reasoning, Tags) and begun.lstrip(SPACE).startswith(reasoning.opening):
-        inside = reasoning.closing not in begun
-        return EncodedPrompt([], reasoning if inside else None, inside, continued=inside)
-    return EncodedPrompt([])
-
-
-class ControlTexts:
-    """Finds the texts of control tokens in a text: leftmost first, of several there the longest.
-
-    By a look at two characters and a few dictionary look-ups rather than by one large regular expression: vocabularies
-    have up to thousands of control tokens (`<unused123>`), and a hostile one may have any.
-    """
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = sorted({text for text in texts if text}, key=len, reverse=True)
-        self._numbers = {text: number for number, text in enumerate(self._texts)}
-        self._lengths: dict[str, list[int]] = {}  # by the first two characters (or the only one), longest first
-        for text in self._texts:
-            lengths = self._lengths.setdefault(text[:2], [])
-            if len(text) not in lengths:
-                lengths.append(len(text))
-        starts = {re.escape(text[0]) for text in self._texts}
-        self._starts = re.compile(f"[{''.join(sorted(starts))}]") if starts else None
-
-    def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Start and end of each occurrence, in order, without overlaps."""
-        end = 0
-        for match in self._starts.finditer(text) if self._starts else ():
-            start = match.start()
-            if start >= end and (length := self._length_at(text, start)):
-                end = start + length
-                yield start, end
-
-    def within(self, text: str) -> bool:
-        """Whether there is any."""
-        return next(self.spans(text), None) is not None
-
-    def marked(self, text: str, mark: str) -> str:
-        """`text` with `mark` and a number of six digits before each occurrence."""
-        parts: list[str] = []
-        done = 0
-        for start, end in self.spans(text):
-            parts += [text[done:start], mark, f"{self._numbers[text[start:end]]:06x}"]
-            done = start
-        return "".join([*parts, text[done:]])
-
-    def stretches(self, text: str, mark: str) -> Iterator[tuple[str, bool]]:
-        """Cut a rendered conversation: (text without marks, whether control texts in it are control tokens)."""
-        trusted: list[str] = []
-        stretch: list[str] = []  # since the template's last control text
-        marked = False
-        for part, kind in [*self._parts(text, mark), ("", "control")]:
-            if kind != "control":
-                stretch.append(part)
-                marked |= kind == "marked"
-                continue
-            if marked:
-                yield "".join(trusted), True
-                yield "".join(stretch), False
-                trusted = []
-            else:
-                trusted += stretch
-            trusted.append(part)
-            stretch, marked = [], False
-        yield "".join(trusted), True
-
-    def _parts(self, text: str, mark: str) -> Iterator[tuple[str, Literal["plain", "marked", "control"]]]:
-        done = 0
-        for tag in re.finditer(f"{mark}([0-9a-f]{{6}})?", text):
-            yield from self._unmarked(text[done : tag.start()])
-            literal = self._texts[int(tag[1], 16)] if tag[1] else ""
-            if not text.startswith(literal, tag.end()):
-                literal = ""  # the template has cut the mark from its text
-            yield literal, "marked"
-            done = tag.end() + len(literal)
-        yield from self._unmarked(text[done:])
-
-    def _unmarked(self, text: str) -> Iterator[tuple[str, Literal["plain", "control"]]]:
-        done = 0
-        for start, end in self.spans(text):
-            yield text[done:start], "plain"
-            yield text[start:end], "control"
-            done = end
-        yield text[done:], "plain"
-
-    def _length_at(self, text: str, start: int) -> int:
-        for length in self._lengths.get(text[start : start + 2], ()):
-            found = text[start : start + length]
-            if found in self._numbers:
-                return len(found)  # less than `length` at the end of the text
-        return int(text[start] in self._numbers)
-
-
-def _marked(message: Message, mark: Callable[[str], str]) -> Message:
-    return Message(message.role, mark(message.content), message.name and mark(message.name))
+def _check_messages(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise InvalidRequest("the conversation has no messages", param="messages")
+    for index, message in enumerate(messages):
+        _check_text(message.content, f"message {index}", f"messages[{index}].content")
+        _check_text(message.name or "", f"the name in message {index}", f"messages[{index}].name")
 
 
 def _check_text(text: str, what: str, param: str) -> None:

@@ -57,6 +57,7 @@ TAGS: tuple[tuple[str, str], ...] = (
 )
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 _THOUGHTS = "analysis"  # the channel
+CHANNEL_OF_ANSWERS = "<|channel|>final<|message|>"
 
 
 def reasoning_format(template: str, tokenizer: Tokenizer) -> ReasoningFormat | None:

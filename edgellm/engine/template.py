@@ -6,8 +6,9 @@ escapes, `bos_token`, `eos_token`, `tools` and `documents` (none), undefined nam
 
 System messages. Some templates refuse them, some drop them without a word, some take one at the start only. A template
 is tried once with a marked system text; where the mark does not come through, system texts are joined, with a blank
-line, to the user turn that follows (or else the one before; or else they become a user turn). The same is tried once
-more when a template refuses a conversation that has system messages.
+line, to the user turn that follows (or else the one before; or else they become a user turn). The same is done with the
+words of tools, which some templates take from no one, or only after a call of theirs. It is tried once more when a
+template refuses a conversation that has any of these.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edgellm.contracts.request import Message
+from edgellm.contracts.request import Message, TemplateOptions
 from edgellm.errors import BadModelFile, EdgeError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -37,8 +38,11 @@ _REASON_LIMIT = 500  # characters of a template's own message
 
 _PROBE = "edgellmprobe"
 _PLAIN = (Message("user", "a"),)
+_ALONE = (Message("system", _PROBE),)
 _LEADING = (Message("system", _PROBE), *_PLAIN)
 _LATER = (*_PLAIN, Message("assistant", "b"), Message("system", _PROBE), Message("user", "c"))
+_TOOL = (*_PLAIN, Message("assistant", "b"), Message("tool", _PROBE))
+_NO_OPTIONS: TemplateOptions = {}
 
 
 class ChatTemplate:
@@ -55,48 +59,59 @@ class ChatTemplate:
             raise _bad(f"is longer than {SOURCE_LIMIT:,} characters")
         self._sandbox, self._compiled = self._compile(now)
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        options: TemplateOptions = _NO_OPTIONS,
+    ) -> str:
         """The conversation as text, ready for an answer when `add_generation_prompt`.
+
+        `options` are names for the template to read; they do not reach its own.
 
         Raises InvalidRequest, with the template's own words, when it refuses this conversation or fails on it;
         BadModelFile when it fails on any, or runs into a limit.
         """
-        turns = self._with_system_taken_care_of(messages)
+        turns = self._with_roles_it_takes(messages)
         try:
-            return self._run(turns, add_generation_prompt)
+            return self._run(turns, add_generation_prompt, options)
         except InvalidRequest as first:
-            folded = _fold(turns, keep_leading=False)
+            folded = _fold(turns)
             if folded == tuple(turns):
                 raise
             try:
-                return self._run(folded, add_generation_prompt)
+                return self._run(folded, add_generation_prompt, options)
             except InvalidRequest as second:
                 raise second from first
 
-    def render_open(self, messages: Sequence[Message]) -> str:
-        """A conversation that ends in an assistant turn, cut after its last character for the model to continue.
+    def render_open(self, messages: Sequence[Message], options: TemplateOptions = _NO_OPTIONS) -> str:
+        """A conversation up to where the text of its last turn, the assistant's, begins.
 
-        Raises as `render` does, and InvalidRequest when the template drops or repeats the text of the last turn.
+        A template that drops, repeats or refuses that turn is asked for the beginning of an answer instead; where the
+        turn is the only one, after a user's empty one. Raises as `render` does.
         """
-        last = messages[-1]
-        mark = spare_character([self.source, *(message.content for message in messages)])
-        marked = Message(last.role, last.content + mark, last.name)
-        text = self.render((*messages[:-1], marked), add_generation_prompt=False)
-        if text.count(mark) != 1:
-            raise InvalidRequest(
-                "this model's chat template cannot continue an assistant message",
-                hint="end the conversation with a user message",
-                param="messages",
-            )
-        return text[: text.index(mark)]
+        *before, last = messages
+        mark = spare_character([self.source, *(part for m in messages for part in (m.content, m.name or ""))])
+        try:
+            text = self.render((*before, Message(last.role, mark, last.name)), False, options)
+        except InvalidRequest:
+            text = ""
+        if text.count(mark) == 1:
+            return text[: text.index(mark)]
+        return self.render(before or (Message("user", ""),), True, options)
 
-    def _with_system_taken_care_of(self, messages: Sequence[Message]) -> Sequence[Message]:
-        later = any(message.role == "system" for message in messages[1:])
-        leading = bool(messages) and messages[0].role == "system"
-        keep_leading = leading and self._keeps_leading
-        if (leading and not keep_leading) or (later and not self._keeps_later):
-            return _fold(messages, keep_leading)
+    def _with_roles_it_takes(self, messages: Sequence[Message]) -> Sequence[Message]:
+        roles = [message.role for message in messages]
+        leading, later, tool = roles[:1] == ["system"], "system" in roles[1:], "tool" in roles
+        keep_leading = leading and self._keeps_leading and ({*roles} != {"system"} or self._keeps_alone)
+        keep_tool = tool and self._keeps_tool
+        if (leading and not keep_leading) or (later and not self._keeps_later) or (tool and not keep_tool):
+            return _fold(messages, keep_leading, keep_tool)
         return messages
+
+    @cached_property
+    def _keeps_alone(self) -> bool:
+        return self._keeps(_ALONE)
 
     @cached_property
     def _keeps_leading(self) -> bool:
@@ -106,13 +121,17 @@ class ChatTemplate:
     def _keeps_later(self) -> bool:
         return self._keeps(_LATER)
 
+    @cached_property
+    def _keeps_tool(self) -> bool:
+        return self._keeps(_TOOL)
+
     def _keeps(self, messages: Sequence[Message]) -> bool:
         try:
-            return _PROBE in self._run(messages, True)
+            return _PROBE in self._run(messages, True, _NO_OPTIONS)
         except EdgeError:
             return False
 
-    def _run(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    def _run(self, messages: Sequence[Message], add_generation_prompt: bool, options: TemplateOptions) -> str:
         from edgellm.engine.template_limits import Meter, TemplateLimit, TemplateRefusal
 
         turns = [_plain(message) for message in messages]
@@ -122,7 +141,8 @@ class ChatTemplate:
             self._sandbox.meter = meter
             try:
                 meter.weight(turns)
-                names = {"messages": turns, "add_generation_prompt": add_generation_prompt, **self._variables}
+                own = {"messages": turns, "add_generation_prompt": add_generation_prompt, **self._variables}
+                names = {**options, **own}
                 context = self._compiled.new_context(names)
                 return meter.joined(self._compiled.root_render_func(context))
             except TemplateRefusal as refusal:
@@ -141,7 +161,7 @@ class ChatTemplate:
         reason = f"fails{where}: {_line(error) or type(error).__name__}"
         if tuple(messages) != _PLAIN:
             try:
-                self._run(_PLAIN, True)
+                self._run(_PLAIN, True, _NO_OPTIONS)
             except BadModelFile:
                 return _bad(reason)
             except InvalidRequest:
@@ -185,12 +205,14 @@ def _plain(message: Message) -> dict[str, Any]:
     return turn if message.name is None else {**turn, "name": message.name}
 
 
-def _fold(messages: Sequence[Message], keep_leading: bool) -> tuple[Message, ...]:
-    """The conversation with its system texts moved into user turns."""
+def _fold(messages: Sequence[Message], keep_leading: bool = False, keep_tool: bool = False) -> tuple[Message, ...]:
+    """The conversation with its system texts, and those of tools, moved into user turns."""
     out: list[Message] = []
     waiting: list[str] = []
     for index, message in enumerate(messages):
-        if message.role == "system" and not (keep_leading and index == 0):
+        if (message.role == "system" and not (keep_leading and index == 0)) or (
+            message.role == "tool" and not keep_tool
+        ):
             waiting += [message.content] * bool(message.content)
         elif message.role == "user":
             content = "\n\n".join([*waiting, message.content])

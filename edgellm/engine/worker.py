@@ -89,6 +89,7 @@ class Worker:
         self._core: EngineCore | None = None
         self._encoder: PromptEncoder | None = None
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
+        self._context = 0  # tokens
         self._reported = 0.0  # of loading
         self._pacer = Pacer()
         self._preparing: set[str] = set()  # asked for, prompt not ready yet
@@ -135,6 +136,7 @@ class Worker:
     def _start(self, load: Load, runner: TokenRunner, tokenizer: Tokenizer) -> None:
         core = EngineCore(load.model, runner, tokenizer, limits=load.limits)
         core.warm_up()
+        self._context = runner.info.context
         self._encoder = PromptEncoder(tokenizer)
         self._prompts.submit(self._encoder.prepare)  # compiles the chat template before the first chat asks for it
         self._core = core
@@ -195,13 +197,20 @@ class Worker:
         assert self._encoder is not None
         prompt: EncodedPrompt | EdgeError
         try:
-            prompt = self._encoder.encode(request.prompt)
+            prompt = self._encoder.encode(request.prompt, self._fit(request))
         except EdgeError as error:
             prompt = error
         except Exception as error:
             _log_without_content(error)
             prompt = GenerationFailed(f"the prompt could not be prepared ({type(error).__name__})", hint=SEE_LOGS)
         self._inbox.put(Prepared(request, prompt))
+
+    def _fit(self, request: GenerateRequest) -> int | None:
+        """How long the prompt may be where it may be cut: the answer is to have room, half of the context at most."""
+        if not request.sliding:
+            return None
+        room = request.max_tokens or self._context // 8
+        return self._context - min(room, self._context // 2)
 
     def _accept(self, core: EngineCore, prepared: Prepared) -> None:
         request, prompt = prepared.request, prepared.prompt

@@ -8,10 +8,22 @@ import pytest
 from fake_runner import FakeBehaviour, FakeRunner, FakeTokenizer
 
 from edgellm.contracts.engine import Placement, Row
-from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Progress, Started, TextDelta
+from edgellm.contracts.events import (
+    ChoiceDone,
+    Event,
+    Failed,
+    Finished,
+    Progress,
+    ReasoningDelta,
+    Slid,
+    Started,
+    TextDelta,
+)
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
 from edgellm.engine.core import EngineCore
 from edgellm.engine.limits import Limits
+from edgellm.engine.prompt import EncodedPrompt
+from edgellm.engine.reasoning import Tags
 from edgellm.errors import GenerationFailed, WorkerDied
 
 ROOM = Placement(context=256, capacity=512, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
@@ -90,6 +102,21 @@ def test_without_a_limit_the_context_is_the_limit() -> None:
     made, _ = core()
     events = run(made, *made.add(request(max_tokens=None), list(range(10))))["r"]
     assert last(events).usage.completion_tokens == ROOM.context - 10
+
+
+def test_turns_that_were_left_out_are_spoken_of() -> None:
+    made, _ = core()
+    events = run(made, *made.add(request(), EncodedPrompt(list(range(10)), dropped=123)))["r"]
+    assert events[:2] == [Started(10, 0, 0), Slid(123)]
+
+
+def test_thoughts_are_events_of_their_own() -> None:
+    made, _ = core()
+    whole = text(run(made, *made.add(request("a"), list(range(10))))["a"])
+    tags = Tags(whole[0], whole[8:10])
+    events = run(made, *made.add(request("b"), EncodedPrompt(list(range(10)), tags)))["b"]
+    thoughts = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+    assert (thoughts, text(events)) == (whole[1:8].strip(), whole[10:].lstrip())
 
 
 @pytest.mark.parametrize(("tokens", "code"), [(256, "context_length_exceeded"), (0, "invalid_request")])

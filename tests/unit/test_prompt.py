@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from edgellm import plugins
 from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.request import Message, Messages, Text, Tokens
-from edgellm.engine.prompt import ControlTexts, PromptEncoder
+from edgellm.engine.control_texts import ControlTexts
+from edgellm.engine.prompt import PromptEncoder
 from edgellm.errors import BadModelFile, EdgeError, InvalidRequest
 from edgellm.formats.gguf import read_model
 
@@ -272,6 +273,72 @@ def test_a_bad_template_spoils_conversations_only_and_is_compiled_once() -> None
             encoder.encode(Messages((Message("user", "a"),)))
         errors.append(caught.value)
     assert errors[0] is not errors[1]  # tracebacks of one request are not another's
+
+
+# -- what does not fit -------------------------------------------------------------------------------
+
+
+def talk(turns: int, system: str | None = "Be kind.") -> Messages:
+    """Turns of 100 letters, a user's first and last."""
+    roles = ("user", "assistant")
+    said = [Message(roles[turn % 2], f"{turn:03}" + "x" * 97) for turn in range(turns)]  # type: ignore[arg-type]
+    return Messages((*((Message("system", system),) if system else ()), *said))
+
+
+@pytest.mark.parametrize("template", [CHATML, GEMMA, MISTRAL, THINKING])
+@pytest.mark.parametrize("fit", [300, 500, 1000, 2000])
+def test_the_oldest_turns_are_left_out_until_the_rest_fits(template: str, fit: int) -> None:
+    encoder = PromptEncoder(ByteTokenizer(template))
+    whole, cut = encoder.encode(talk(15)), encoder.encode(talk(15), fit)
+    assert len(cut.tokens) <= fit
+    assert cut.dropped == len(whole.tokens) - len(cut.tokens)
+    prompt = shown(cut.tokens)
+    kept = [int(found) for found in re.findall("(\\d{3})x", prompt)]
+    assert kept == list(range(kept[0], 15)), "the newest, without a gap"
+    assert kept[0] % 2 == 0, "a user's turn comes first"
+    assert "Be kind." in prompt
+    more = Messages((talk(15).messages[0], *talk(15).messages[1 + max(0, kept[0] - 2) :]))
+    assert kept[0] == 0 or len(encoder.encode(more).tokens) > fit, "no more was left out than had to be"
+
+
+def test_what_the_system_says_is_what_a_sliding_context_keeps() -> None:
+    for template in (CHATML, GEMMA, MISTRAL):
+        encoder = PromptEncoder(ByteTokenizer(template))
+        cut = encoder.encode(talk(15), 500)
+        assert shown(cut.tokens[: cut.keep]).endswith(("Be kind.\n\n", "user\n"))
+        assert encoder.encode(talk(15)).keep == 0, "nobody asked"
+    bare = PromptEncoder(ByteTokenizer(MISTRAL)).encode(
+        Messages((Message("user", "x"), Message("assistant", "b"))), 500
+    )
+    assert shown(bare.tokens[: bare.keep]) == "«<s>»«[INST]» "
+
+
+def test_a_conversation_that_fits_is_left_as_it_is() -> None:
+    encoder = PromptEncoder(ByteTokenizer())
+    whole, same = encoder.encode(talk(5)), encoder.encode(talk(5), 10_000)
+    assert (same.tokens, same.dropped) == (whole.tokens, 0)
+
+
+def test_the_last_turn_is_never_left_out() -> None:
+    for conversation in (talk(15), talk(1), talk(15, None)):
+        cut = PromptEncoder(ByteTokenizer()).encode(conversation, 10)
+        assert len(cut.tokens) > 10
+        assert f"{(len(conversation.messages) - 1) // 2 * 2:03}x" in shown(cut.tokens)
+
+
+def test_an_open_answer_stays_open_when_old_turns_are_left_out() -> None:
+    cut = PromptEncoder(ByteTokenizer()).encode(talk(16), 500)
+    assert cut.dropped
+    assert shown(cut.tokens).endswith("assistant\n015" + "x" * 97)
+
+
+@pytest.mark.parametrize("prompt", [Text("abcdefghij"), Tokens((256, *b"abcdefghij"))])
+def test_of_plain_text_the_oldest_is_cut_off_after_bos(prompt: Text | Tokens) -> None:
+    encoder = PromptEncoder(ByteTokenizer(adds_bos=True))
+    cut = encoder.encode(prompt, 5)
+    assert (shown(cut.tokens), cut.keep, cut.dropped) == ("«<s>»ghij", 1, 6)
+    assert encoder.encode(prompt, 11).dropped == 0
+    assert shown(encoder.encode(prompt, 0).tokens) == "«<s>»j"
 
 
 # -- with the real tokenizer -------------------------------------------------------------------------

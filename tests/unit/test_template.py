@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from chat_templates import CHATML, GEMMA, LLAMA3, MISTRAL, THINKING
 
-from edgellm.contracts.request import Message
+from edgellm.contracts.request import Message, TemplateOptions
 from edgellm.engine.template import ChatTemplate, spare_character
 from edgellm.errors import BadModelFile, InvalidRequest
 from edgellm.formats.gguf import read_model
 
-SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
+SYSTEM, USER, ASSISTANT, TOOL = "system", "user", "assistant", "tool"
 
 
 def talk(*turns: tuple[str, str]) -> list[Message]:
@@ -257,25 +257,39 @@ def test_what_templates_use_works(source: str, text: str) -> None:
 
 # -- continuing an answer ----------------------------------------------------------------------------
 
-
-def test_an_unfinished_answer_is_left_open_after_its_last_character() -> None:
-    turns = talk((USER, "Count"), (ASSISTANT, "one, two, "))
-    assert ChatTemplate(CHATML, "", "").render_open(turns) == (
-        "<|im_start|>user\nCount<|im_end|>\n<|im_start|>assistant\none, two, "
-    )
-    assert ChatTemplate(LLAMA3, "", "").render_open(turns).endswith("one, two, ")
-    assert ChatTemplate(MISTRAL, "", "").render_open(turns) == "[INST] Count [/INST]one, two, "
-
-
-def test_an_empty_answer_can_be_continued() -> None:
-    text = ChatTemplate(CHATML, "", "").render_open(talk((USER, "Hi"), (ASSISTANT, "")))
-    assert text.endswith("<|im_start|>assistant\n")
+ANSWER_BEGINS = {
+    CHATML: "<|im_start|>assistant\n",
+    LLAMA3: "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    GEMMA: "<start_of_turn>model\n",
+    MISTRAL: " [/INST]",
+    THINKING: "<|im_start|>assistant\n",
+}
 
 
-@pytest.mark.parametrize("source", ["{{ messages[0].content }}", "{{ messages[-1].content * 2 }}"])
-def test_a_template_that_drops_or_repeats_the_last_turn_cannot_continue_it(source: str) -> None:
-    with pytest.raises(InvalidRequest, match="cannot continue an assistant message"):
-        ChatTemplate(source, "", "").render_open(talk((USER, "a"), (ASSISTANT, "b")))
+@pytest.mark.parametrize("source", ANSWER_BEGINS)
+@pytest.mark.parametrize("begun", ["one, two, ", "\n one", "", " ", "'</think>' is"])
+@pytest.mark.parametrize(
+    "before", [((USER, "Count"),), ((SYSTEM, "S"), (USER, "a"), (ASSISTANT, "b"), (USER, "c")), ()]
+)
+def test_an_answer_that_is_continued_is_cut_where_its_text_begins(
+    source: str, begun: str, before: tuple[tuple[str, str], ...]
+) -> None:
+    text = ChatTemplate(source, "<s>", "</s>").render_open(talk(*before, (ASSISTANT, begun)))
+    assert text.endswith(ANSWER_BEGINS[source])
+    assert text.count("[/INST]") == (source == MISTRAL) * max(1, sum(role == USER for role, _ in before))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].content }}:{% if add_generation_prompt %}>{% endif %}",
+        "{{ messages[0].content }}:{{ messages[-1].content * 2 }}{% if add_generation_prompt %}>{% endif %}",
+        "{{ messages[0].content }}:{{ raise_exception('no') if messages[-1].role == 'assistant' }}>",
+    ],
+)
+def test_a_template_that_drops_repeats_or_refuses_the_last_turn_begins_an_answer_instead(source: str) -> None:
+    text = ChatTemplate(source, "", "").render_open(talk((USER, "a"), (ASSISTANT, "b")))
+    assert text in ("a:>", "a:aa>")
 
 
 def test_marks_are_characters_the_conversation_does_not_have() -> None:
@@ -283,4 +297,36 @@ def test_marks_are_characters_the_conversation_does_not_have() -> None:
     with pytest.raises(InvalidRequest, match="noncharacter"):
         spare_character(map(chr, range(0xFDD0, 0xFDF0)))
     text = ChatTemplate(CHATML, "", "").render_open(talk((USER, "\ufdd0"), (ASSISTANT, "b\ufdd0c")))
-    assert text.endswith("assistant\nb\ufdd0c")
+    assert text.endswith("\ufdd0<|im_end|>\n<|im_start|>assistant\n")
+
+
+# -- what tools say ----------------------------------------------------------------------------------
+
+
+def test_where_the_tool_role_is_refused_or_dropped_its_words_are_a_users() -> None:
+    turns = [(USER, "Hi"), (ASSISTANT, "b"), (TOOL, "42"), (TOOL, "43")]
+    assert render(MISTRAL, *turns) == "<s>[INST] Hi [/INST]b</s>[INST] 42\n\n43 [/INST]"
+    assert render(MISTRAL, (USER, "Hi"), (TOOL, "42")) == "<s>[INST] Hi\n\n42 [/INST]"
+    source = "{% for m in messages if m.role in ('user', 'assistant') %}[{{ m.content }}]{% endfor %}"
+    assert render(source, *turns, (USER, "so?")) == "[Hi][b][42\n\n43\n\nso?]"
+
+
+def test_a_template_that_takes_tools_words_gets_them_where_they_are() -> None:
+    assert "<|im_start|>tool\n42<|im_end|>" in render(CHATML, (USER, "Hi"), (TOOL, "42"))
+
+
+# -- options -----------------------------------------------------------------------------------------
+
+
+def test_options_reach_the_template_but_not_its_own_names() -> None:
+    source = "{{ enable_thinking }}{{ effort }}{{ messages[0].content }}{{ bos_token }}{{ tools is none }}"
+    template = ChatTemplate(source, "<s>", "</s>")
+    options: TemplateOptions = {
+        "enable_thinking": False,
+        "effort": "low",
+        "messages": "x",
+        "bos_token": "y",
+        "tools": 1,
+    }
+    assert template.render(talk((USER, "a")), options=options) == "Falselowa<s>True"
+    assert template.render(talk((USER, "a"))) == "a<s>True"
