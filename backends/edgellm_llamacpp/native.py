@@ -134,6 +134,7 @@ def _free_context(api: Any, pointer: int, _model: Model) -> None:
 def open_vocabulary(lib: Library, path: Path) -> Model:
     """The vocabulary and metadata alone: no weights are read. Raises LoadFailed."""
     params = lib.api.llama_model_default_params()
+    params.kv_overrides = _untouched_text(lib.api)
     params.vocab_only = True
     params.load_mode = lib.api.LLAMA_LOAD_MODE_MMAP
     return _open(lib, path, params)
@@ -154,6 +155,7 @@ def open_model(lib: Library, path: Path, placement: Placement, progress: Callabl
     callback = api.llama_progress_callback(report)  # held here: C calls it until the load returns
     no_devices = (ctypes.c_void_p * 1)()
     params = api.llama_model_default_params()
+    params.kv_overrides = _untouched_text(api)
     if placement.gpu_layers == 0:
         params.devices = ctypes.addressof(no_devices)  # an empty list; none at all would mean every GPU
     params.n_gpu_layers = placement.gpu_layers
@@ -218,6 +220,18 @@ def open_context(lib: Library, model: Model, placement: Placement) -> Context:
     if not context.memory:
         raise LoadFailed("the model keeps no memory of a text", hint="this engine runs models that generate text")
     return context
+
+
+def _untouched_text(api: Any) -> Any:
+    """Header keys to read otherwise than they stand: text comes to BERT's vocabularies normalised already.
+
+    llama.cpp's own way drops every mark that follows a letter, also the vowels of Indic scripts, and knows no Korean.
+    """
+    found = (api.llama_model_kv_override * 3)()  # the last one, without a key, ends the list
+    for entry, key in zip(found, (b"lowercase", b"strip_accents"), strict=False):
+        entry.tag, entry.key = api.LLAMA_KV_OVERRIDE_TYPE_BOOL, b"tokenizer.ggml.normalizer." + key
+        entry.value.val_bool = False
+    return found
 
 
 def _open(lib: Library, path: Path, params: Any) -> Model:

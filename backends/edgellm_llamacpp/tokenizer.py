@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+import unicodedata
+from collections.abc import Callable
 from functools import cached_property
 from itertools import repeat
 
@@ -30,6 +32,7 @@ class LlamaCppTokenizer:
         self._size = int(self._api.llama_vocab_n_tokens(self._vocabulary))
         # Some byte-pair vocabularies are cut by std::regex, which recurses once per character.
         self._cuts = self._api.llama_vocab_type(self._vocabulary) == self._api.LLAMA_VOCAB_TYPE_BPE
+        self._normalise = self._normaliser()
         self._pieces: dict[int, bytes] = {}
 
     @property
@@ -56,10 +59,9 @@ class LlamaCppTokenizer:
     @cached_property
     def end_of_generation(self) -> frozenset[int]:
         """Every id that llama.cpp takes for an end. It marks them as control tokens, but for those a header names."""
-        named = ctypes.create_string_buffer(16)
-        found = self._api.llama_model_meta_val_str(self._model.pointer, b"tokenizer.ggml.eom_token_id", named, 16) > 0
+        named = self._header("eom_token_id")
         by_name = [self._special(name) for name in ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")]
-        by_name.append(int(named.value) if found and named.value.isdigit() else None)
+        by_name.append(int(named) if named.isdecimal() else None)
         candidates = {
             *self._control,
             *(token for token in by_name if token is not None and token < self._size),
@@ -96,7 +98,7 @@ class LlamaCppTokenizer:
     # -- inside
 
     def _encode(self, text: str, special: bool) -> list[int]:
-        data = _utf8(text)
+        data = _utf8(self._normalise(text) if self._normalise else text)
         if not data:
             return []
         if len(data) > _LARGEST:
@@ -135,6 +137,23 @@ class LlamaCppTokenizer:
                 return start
         return cut
 
+    def _normaliser(self) -> Callable[[str], str] | None:
+        """What a model's own tokenizer does to text first and llama.cpp's does not, or not for all of Unicode."""
+        if self._cuts and self._header("pre") == "qwen2":
+            return _composed
+        if self._api.llama_vocab_type(self._vocabulary) != self._api.LLAMA_VOCAB_TYPE_WPM:
+            return None
+        lowercase = self._header("normalizer.lowercase") != "false"  # true where the header is silent
+        bare = (self._header("normalizer.strip_accents") or str(lowercase).lower()) == "true"
+        return {(True, True): _plain_lowercase, (True, False): _lowercase, (False, True): _plain}.get((lowercase, bare))
+
+    def _header(self, key: str) -> str:
+        """A short value of the file's header, "" where it has none."""
+        value = ctypes.create_string_buffer(64)
+        name = f"tokenizer.ggml.{key}".encode()
+        found = self._api.llama_model_meta_val_str(self._model.pointer, name, value, len(value)) > 0
+        return value.value.decode("utf-8", "replace") if found else ""
+
     @cached_property
     def _control(self) -> tuple[int, ...]:
         flags = map(self._api.llama_vocab_is_control, repeat(self._vocabulary), range(self._size))
@@ -161,3 +180,20 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _plain(text: str) -> str:
+    """Letters without their accents; Korean syllables become letters on the way, as BERT has it."""
+    return "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+
+
+def _lowercase(text: str) -> str:
+    return "".join(c.lower() for c in text)  # letter by letter: a sigma at a word's end stays a plain one
+
+
+def _plain_lowercase(text: str) -> str:
+    return _lowercase(_plain(text))

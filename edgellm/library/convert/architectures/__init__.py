@@ -1,0 +1,1 @@
+"""Families of models: each file declares its tensors and keys; `known` lists them."""

@@ -1,0 +1,55 @@
+"""Runs a GGUF file in llama.cpp directly: logits at every position, token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from edgellm_llamacpp.native import Model, library, open_vocabulary
+from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
+
+from edgellm.contracts.engine import Tokenizer
+
+
+def logits(path: Path, ids: Sequence[int], context: int) -> npt.NDArray[np.float32]:
+    """Shape (tokens, vocabulary), computed in F32 with an F32 cache."""
+    lib = library()
+    api: Any = lib.api
+    params = api.llama_model_default_params()
+    params.n_gpu_layers = 0
+    pointer = api.llama_model_load_from_file(str(path).encode(), params)
+    assert pointer, lib.log.problem()
+    model = Model(lib, pointer)
+    params = api.llama_context_default_params()
+    params.n_ctx = context
+    params.n_batch = params.n_ubatch = params.n_outputs_max = max(len(ids), 1)
+    params.n_outputs_max_per_seq = params.n_outputs_max
+    params.n_seq_max = 1
+    params.n_threads = params.n_threads_batch = 1
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.type_k = params.type_v = api.GGML_TYPE_F32
+    pointer = api.llama_init_from_model(model.pointer, params)
+    assert pointer, lib.log.problem()
+    batch = api.llama_batch_init(len(ids), 0, 1)
+    try:
+        batch.n_tokens = len(ids)
+        for index, token in enumerate(ids):
+            batch.token[index], batch.pos[index] = token, index
+            batch.n_seq_id[index], batch.logits[index] = 1, 1
+            batch.seq_id[index][0] = 0
+        assert api.llama_decode(pointer, batch) == 0, lib.log.problem()
+        size = api.llama_vocab_n_tokens(model.vocabulary)
+        rows = [np.ctypeslib.as_array(api.llama_get_logits_ith(pointer, i), (size,)).copy() for i in range(len(ids))]
+        return np.stack(rows)
+    finally:
+        api.llama_batch_free(batch)
+        api.llama_free(pointer)
+
+
+def tokenizer(path: Path) -> Tokenizer:
+    """The engine's, of a file that may have no weights."""
+    lib = library()
+    return LlamaCppTokenizer(lib, open_vocabulary(lib, path))
