@@ -53,7 +53,9 @@ def root(
 
 @app.command()
 def pull(
-    reference: Annotated[str, typer.Argument(metavar="MODEL", help="A name of the catalogue, or a GGUF file.")],
+    reference: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A catalogue name, hf:org/repo[:QUANT], https://…, or a GGUF file.")
+    ],
     name: Annotated[str | None, typer.Option("--name", help="Store it under this name.")] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

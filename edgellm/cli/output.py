@@ -154,14 +154,15 @@ class Bar:
         self._first = 0  # bytes that were there when it began (a resumed download)
         self._drawn = 0.0
 
-    def update(self, done: int, total: int | None) -> None:
-        """Show `done` of `total` bytes; redraws at most ten times a second."""
+    def update(self, done: int, total: int | None, remark: str = "") -> None:
+        """Show `done` of `total` bytes, and a remark in place of rate and time left; at most ten times a second."""
         now = time.monotonic()
         if self._began is None:
             self._began, self._first = now, done
         if now - self._drawn >= _REDRAW_S:
             self._drawn = now
-            parts = [self._picture(done, total), *self._rate(done, now), *self._left(done, total, now)]
+            figures = [remark] if remark else [*self._rate(done, now), *self._left(done, total, now)]
+            parts = [self._picture(done, total), *figures]
             self._output.status(" · ".join(parts))
 
     def finish(self, done: int, remark: str) -> None:

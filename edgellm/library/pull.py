@@ -1,42 +1,38 @@
-"""Pulling a model into the store: from the catalogue by name, or from a .gguf file on this machine.
+"""Pulling a model into the store, whatever names it: the catalogue, a hub, an address, a package, Ollama, a file.
 
     resolve -> already here? -> stage (download or copy, hashing while writing) -> preflight -> publish
 
 Nothing is visible to others before publish. Unfinished work lies in models/partial/<job>/ under a lock of its own, so
-that two pulls of one model share the work; what a killed pull leaves there is used or swept by the next one.
+that two pulls of one model share the work; what a killed pull leaves is used by the next one, or swept (`jobs.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from edgellm import units
-from edgellm.contracts.engine import ModelFile
-from edgellm.contracts.request import Sampling
-from edgellm.errors import InvalidName, InvalidRequest, LibraryError, NotFound
+from edgellm.config import Settings
+from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.formats.gguf import read_model
-from edgellm.formats.summary import summarise
 from edgellm.library.catalogue import Catalogue, CatalogueEntry
+from edgellm.library.finish import Card, already, describe, publish, refreshed
+from edgellm.library.jobs import job
 from edgellm.library.manifest import MODEL_ROLE, Manifest, StoredFile
 from edgellm.library.names import ModelName, name_from_file, parse_name
+from edgellm.library.references import InFile, InOllama, Named, OnHub, OnPypi, OnWeb, parse_reference
+from edgellm.library.remote import Announcement, Context, pull_item
+from edgellm.library.resolve import Found, on_hub, on_web
 from edgellm.library.sources import local, pypi
-from edgellm.library.staging import Meter, PullProgress, Report, Staged, disk_errors, hash_file
+from edgellm.library.staging import Meter, PullProgress, Report, disk_errors, hash_file
 from edgellm.library.store import Store
+from edgellm.library.transfer.download import Tuning
 from edgellm.paths import Paths
 
-__all__ = ["PullProgress", "PullResult", "pull"]
-
-_REMOTE: Final = re.compile(r"(hf|https?|ftp|file|ollama|modelscope):", re.IGNORECASE)
-_PATH: Final = re.compile(r"[/\\]|^[.~]|\.gguf$", re.IGNORECASE)
+__all__ = ["Announcement", "PullProgress", "PullResult", "pull"]
 
 
 class PullResult(msgspec.Struct, frozen=True):
@@ -46,24 +42,42 @@ class PullResult(msgspec.Struct, frozen=True):
     already: bool
 
 
-def pull(reference: str, *, name: str | None = None, paths: Paths, report: Report) -> PullResult:
-    """Fetch `reference` (a catalogue name or alias, or the path of a .gguf file) and store it, as `name` if given.
+def pull(
+    reference: str,
+    *,
+    name: str | None = None,
+    paths: Paths,
+    report: Report,
+    settings: Settings | None = None,
+    announce: Callable[[Announcement], None] | None = None,
+    tuning: Tuning | None = None,
+) -> PullResult:
+    """Fetch `reference` (see references.py) and store it, as `name` if given.
 
-    Blocks; may be interrupted or killed at any point. Calls `report` from this thread as it goes.
+    Blocks; may be interrupted or killed at any point. Calls `report` and `announce` from this thread as it goes.
     Raises InvalidRequest, InvalidName, NotFound, ConfigError, BadModelFile, ChecksumMismatch, DownloadFailed, DiskFull,
-    LibraryError.
+    InsufficientMemory, Overloaded, Unauthorized, Forbidden, LibraryError.
     """
-    if _REMOTE.match(reference) or "://" in reference:
-        raise InvalidRequest(
-            f"cannot pull {reference}: addresses are not supported yet",
-            hint="what can be pulled: a name from the catalogue (smollm2:135m), or a .gguf file here (./model.gguf)",
-            param="model",
-        )
+    named = parse_reference(reference)
     wanted = parse_name(name) if name is not None else None
+    context = Context(paths, report, settings or Settings(), announce or (lambda _: None), tuning or Tuning())
     with disk_errors(f"cannot pull {reference}"):
-        if _PATH.search(reference):
-            return _import(Path(reference).expanduser(), wanted, paths, report)
-        return _fetch(_entry(reference, paths), wanted, paths, report)
+        match named:
+            case InFile(path):
+                return _import(Path(path).expanduser(), wanted, context)
+            case OnHub():
+                return _remote(on_hub(named, wanted, context), context)
+            case OnWeb():
+                return _remote(on_web(named, wanted), context)
+            case OnPypi() | InOllama():
+                raise InvalidRequest(f"cannot pull {reference} yet", hint="name a model", param="model")
+            case Named():
+                return _fetch(_entry(named.name, paths), wanted, context)
+
+
+def _remote(found: Found, context: Context) -> PullResult:
+    manifest, before = pull_item(found.item, context, found.seen)
+    return PullResult(manifest, already=before)
 
 
 # From the catalogue
@@ -88,154 +102,61 @@ def _entry(reference: str, paths: Paths) -> CatalogueEntry:
     raise NotFound(f"no model named {reference} in the catalogue", hint=hint, param="model")
 
 
-def _fetch(entry: CatalogueEntry, wanted: ModelName | None, paths: Paths, report: Report) -> PullResult:
-    name, source, store = wanted or entry.name, entry.source, Store(paths)
+def _fetch(entry: CatalogueEntry, wanted: ModelName | None, context: Context) -> PullResult:
+    name, source, store = wanted or entry.name, entry.source, Store(context.paths)
     file = StoredFile(MODEL_ROLE, source.digest, source.size, str(source))
+    card = Card(entry.title, entry.licence, entry.sampling)
 
-    def describe(path: Path) -> Manifest:
+    def described(path: Path) -> Manifest:
         model = msgspec.structs.replace(read_model(path), path=Path(source.file))
-        return _manifest(name, file, model, entry)
+        return describe(name, (file,), model, card)
 
-    already = _already(store, name, file)
-    if already is not None:
-        return PullResult(_refreshed(store, already, entry, file), already=True)
+    there = already(store, name, file)
+    if there is not None:
+        return PullResult(refreshed(store, there, (file,), card), already=True)
     store.refuse_conflict(name, (file,))
-    with _job(paths, source.sha256, report) as folder:
-        already = _already(store, name, file)  # another pull may have finished while this one waited
-        if already is not None:
-            return PullResult(already, already=True)
+    with job(context.paths, source.sha256, context.report) as folder:
+        there = already(store, name, file)  # another pull may have finished while this one waited
+        if there is not None:
+            return PullResult(there, already=True)
         staged = None
         if not store.has_blob(file.digest, file.size):
-            staged = pypi.stage(source, folder, report)
-        return PullResult(_publish(store, file, staged, describe, report), already=False)
-
-
-def _refreshed(store: Store, there: Manifest, entry: CatalogueEntry, file: StoredFile) -> Manifest:
-    """The stored manifest with what the catalogue says of the model today; the contents are the same."""
-    fresh = msgspec.structs.replace(
-        there, files=(file,), licence=entry.licence, title=entry.title, sampling=entry.sampling
-    )
-    if fresh != there:
-        try:
-            store.publish(fresh)
-        except LibraryError:  # a read-only store: the model is there all the same
-            return there
-    return fresh
+            staged = pypi.stage(source, folder, context.report)
+        return PullResult(publish(store, file, staged, described, context.report), already=False)
 
 
 # From a file
 
 
-def _import(path: Path, wanted: ModelName | None, paths: Paths, report: Report) -> PullResult:
-    report(PullProgress("resolve"))
+def _import(path: Path, wanted: ModelName | None, context: Context) -> PullResult:
+    context.report(PullProgress("resolve"))
     model = local.preflight(path)
     name = wanted or name_from_file(path.stem)
     if name is None:
         raise InvalidRequest(f"no model name can be made of {path.name}", hint="give one with --name", param="name")
-    absolute, store = path.resolve(), Store(paths)
+    absolute, store = path.resolve(), Store(context.paths)
     source = f"file:{absolute}".encode(errors="replace").decode()  # a name may hold bytes that are no text
-    with _job(paths, hashlib.sha256(source.encode()).hexdigest(), report) as folder:
+    with job(context.paths, hashlib.sha256(source.encode()).hexdigest(), context.report) as folder:
         staged, digest = None, None
         if store.has_blob_of_size(model.size):
-            digest = hash_file(absolute, Meter(report, "verify", model.size))
+            digest = hash_file(absolute, Meter(context.report, "verify", model.size))
         if digest is None or not store.has_blob(digest, model.size):
             _require_free_name(store, name, source, digest, model.size)
-            staged = local.stage(absolute, folder / "file", report)
+            staged = local.stage(absolute, folder / "file", context.report)
             digest = staged.digest
         file = StoredFile(MODEL_ROLE, digest, staged.size if staged else model.size, source)
-        there = _already(store, name, file)
+        there = already(store, name, file)
         if there is not None:
             return PullResult(there, already=True)
 
-        def describe(stored: Path) -> Manifest:
-            return _manifest(name, file, msgspec.structs.replace(local.preflight(stored), path=absolute))
+        def described(stored: Path) -> Manifest:
+            found = msgspec.structs.replace(local.preflight(stored), path=absolute)
+            return describe(name, (file,), found, Card())
 
-        return PullResult(_publish(store, file, staged, describe, report), already=False)
+        return PullResult(publish(store, file, staged, described, context.report), already=False)
 
 
 def _require_free_name(store: Store, name: ModelName, source: str, digest: str | None, size: int) -> None:
     """Refuse a taken name before a long copy. Without a digest none here has this size, so the contents differ."""
     unknown = f"sha256:{'0' * 64}"
     store.refuse_conflict(name, (StoredFile(MODEL_ROLE, digest or unknown, size, source),))
-
-
-# Both
-
-
-def _already(store: Store, name: ModelName, file: StoredFile) -> Manifest | None:
-    """The manifest, when the store has exactly this file under this name, whole."""
-    try:
-        manifest = store.get(name)
-    except LibraryError:
-        return None
-    if manifest is None or manifest.model.digest != file.digest or not store.has_blob(file.digest, file.size):
-        return None
-    return manifest
-
-
-def _manifest(name: ModelName, file: StoredFile, model: ModelFile, entry: CatalogueEntry | None = None) -> Manifest:
-    """What is known of a model: from the catalogue where it has an entry, else from the file itself."""
-    summary = summarise(model)
-    said = model.metadata.get("general.license")
-    own_licence = said[:100] if isinstance(said, str) and said.isprintable() else ""
-    return Manifest(
-        name=name.name,
-        tag=name.tag,
-        files=(file,),
-        licence=entry.licence if entry else own_licence or "unknown",
-        created=datetime.now(UTC),
-        summary=summary,
-        sampling=entry.sampling if entry else Sampling(),
-        title=entry.title if entry else summary.name,
-    )
-
-
-def _publish(
-    store: Store,
-    file: StoredFile,
-    staged: Staged | None,
-    describe: Callable[[Path], Manifest],
-    report: Report,
-) -> Manifest:
-    """Check the header of what will be stored, then make it visible."""
-    report(PullProgress("publish", 0, file.size))
-    manifest = describe(staged.path if staged else store.blob_path(file.digest))
-    store.publish(manifest, {staged.digest: staged.path} if staged else {})
-    report(PullProgress("publish", file.size, file.size))
-    return manifest
-
-
-@contextlib.contextmanager
-def _job(paths: Paths, key: str, report: Report) -> Iterator[Path]:
-    """A folder of this job's own under its lock; gone afterwards, whatever happens short of a kill."""
-    from filelock import FileLock, Timeout
-
-    partial = paths.models / "partial"
-    folder = partial / key
-    partial.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(str(partial / f"{key}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(PullProgress("resolve", detail="the same model is being pulled elsewhere; waiting for it"))
-        lock.acquire()
-    try:
-        _sweep(partial, key)
-        folder.mkdir(exist_ok=True)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
-
-
-def _sweep(partial: Path, own: str) -> None:
-    """Remove what killed pulls of other models left: folders whose lock nobody holds."""
-    from filelock import FileLock, Timeout
-
-    for folder in partial.iterdir():
-        if folder.name != own and folder.is_dir():
-            with (
-                contextlib.suppress(Timeout, OSError),
-                FileLock(str(partial / f"{folder.name}.lock"), timeout=0),
-            ):
-                shutil.rmtree(folder, ignore_errors=True)

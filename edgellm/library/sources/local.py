@@ -20,18 +20,30 @@ def preflight(path: Path) -> ModelFile:
             param="model",
         )
     model = read_model(path)
-    kind = model.metadata.get("general.type", "model")
-    if kind != "model":
-        raise BadModelFile(f"{path}: general.type is {kind!r}, not 'model'", hint="name the model's own file")
     parts = model.metadata.get("split.count", 0)
     if isinstance(parts, int) and parts > 1:
         raise BadModelFile(
             f"{path}: split.count is {parts}: this is one part of a model in {parts} files",
             hint="join the parts first (llama-gguf-split --merge), then import the one file",
         )
-    if not model.tensors:
-        raise BadModelFile(f"{path}: tensor count is 0: there are no weights in it", hint="name a model's own file")
+    require_model(model)
     return model
+
+
+def require_model(model: ModelFile) -> None:
+    """Refuse what is a GGUF file but no model by itself. Raises BadModelFile."""
+    kind = model.metadata.get("general.type", "model")
+    if kind == "mmproj" or model.architecture == "clip":
+        raise BadModelFile(
+            f"{model.path}: general.type is 'mmproj': it gives eyes to a model and is none itself",
+            hint="name the model's own file; it stands beside this one",
+        )
+    if kind != "model":
+        raise BadModelFile(f"{model.path}: general.type is {kind!r}, not 'model'", hint="name the model's own file")
+    if not model.tensors:
+        raise BadModelFile(
+            f"{model.path}: tensor count is 0: there are no weights in it", hint="name a model's own file"
+        )
 
 
 def stage(path: Path, target: Path, report: Report) -> Staged:

@@ -123,7 +123,9 @@ def test_hostile_names(name: str, daemon: FakeClient, capsys: Streams) -> None:
 
 
 def fake_pull(already: bool) -> Callable[..., PullResult]:
-    def pull(reference: str, *, name: str | None, paths: object, report: Callable[[PullProgress], None]) -> PullResult:
+    def pull(
+        reference: str, *, name: str | None, report: Callable[[PullProgress], None], **others: object
+    ) -> PullResult:
         report(PullProgress("resolve"))
         report(PullProgress("download", 47 << 20, 94 << 20))
         report(PullProgress("download", 94 << 20, 94 << 20))
@@ -134,7 +136,8 @@ def fake_pull(already: bool) -> Callable[..., PullResult]:
 
 def test_pull(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edgellm.cli.pull, "pull", fake_pull(already=False))
-    monkeypatch.setattr("edgellm.cli.fit.fit", lambda path, settings: "94 MiB weights + 45 MiB KV")
+    monkeypatch.setattr("edgellm.formats.gguf.read_model", lambda path: None)
+    monkeypatch.setattr("edgellm.library.fitting.fit_of", lambda model, settings: "94 MiB weights + 45 MiB KV")
     assert main(["pull", "smollm2:135m"]) == 0
     out, err = capsys.readouterr()
     assert out == "fits: 94 MiB weights + 45 MiB KV\nready. Ask it: `edgellm run smollm2:135m`\n"
@@ -158,10 +161,11 @@ def test_pull_what_is_there_and_what_does_not_fit(
 
 
 def test_fit_of_a_real_model(smollm2: Path) -> None:
-    from edgellm.cli.fit import fit
     from edgellm.config import Settings
+    from edgellm.formats.gguf import read_model
+    from edgellm.library.fitting import fit_of
 
-    found = fit(smollm2, Settings(memory_reserve=0.0, context=2048))
+    found = fit_of(read_model(smollm2), Settings(memory_reserve=0.0, context=2048))
     assert found.context == 2048
     assert 80 << 20 < found.weights < 100 << 20
     cell = 30 * 2 * 3 * 64 * 2  # layers, K and V, heads, their size, bytes
