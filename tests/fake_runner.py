@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
+from reference_chain import SAMPLERS, reference_choice, reference_logprobs
 
-from edgellm.contracts.draws import uniform
 from edgellm.contracts.engine import (
     Available,
     CostModel,
@@ -26,7 +26,6 @@ from edgellm.contracts.engine import (
     Result,
     Row,
     RunnerInfo,
-    SampleSpec,
     Unavailable,
 )
 from edgellm.errors import LoadFailed
@@ -103,6 +102,7 @@ class FakeRunner:
             batch_tokens=placement.batch_tokens,
             max_outputs=placement.max_sequences + 8,
             draft_tokens=0 if self._behaviour.recurrent else 4,
+            samplers=SAMPLERS,
         )
         self._sequences = [_Sequence() for _ in range(placement.max_sequences)]
         self._ticket: object | None = None
@@ -206,16 +206,18 @@ class FakeRunner:
             return Result(error="nan")
         drawn: list[int] = []
         logprobs: list[Logprob] = []
+        carry = row.carry
         for guess in (*row.draft, None):
             logits = self._logits(held)
             history = [*row.history, *drawn]
-            drawn.append(reference_choice(logits, row.sample, row.position + len(drawn), history))
+            token, carry = reference_choice(logits, row.sample, row.position + len(drawn), history, carry)
+            drawn.append(token)
             if row.sample.logprobs is not None:
                 logprobs.append(reference_logprobs(logits, drawn[-1], row.sample.logprobs))
             if guess != drawn[-1]:
                 break
             self._append(held, [guess])
-        return Result(tuple(drawn), None, tuple(logprobs))
+        return Result(tuple(drawn), None, tuple(logprobs), carry)
 
     def _append(self, held: _Sequence, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -281,38 +283,6 @@ def logits_of(state: int) -> list[float]:
         logits[letter] = numbers.gauss(0, 1)
     logits[LETTERS[state % len(LETTERS)]] = 4.0
     return logits
-
-
-def reference_logprobs(logits: Sequence[float], token: int, count: int) -> Logprob:
-    """Natural logarithms of the probabilities of `token` and of the `count` likeliest."""
-    norm = math.log(math.fsum(math.exp(logit) for logit in logits))
-    order = sorted(range(len(logits)), key=lambda other: (-logits[other], other))[:count]
-    return Logprob(logits[token] - norm, tuple((other, logits[other] - norm) for other in order))
-
-
-def reference_choice(logits: Sequence[float], spec: SampleSpec, position: int, history: Sequence[int] = ()) -> int:
-    """The sampler chain, written to be read: the whole vocabulary in order, then cut, then drawn from."""
-    order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
-    if spec.temperature == 0:
-        return order[0]
-    kept = order[: spec.top_k] if spec.top_k else order
-    peak = logits[order[0]]
-    mass = math.fsum(math.exp(logits[token] - peak) for token in kept)
-    nucleus: list[int] = []
-    before = 0.0
-    for token in kept:
-        if spec.top_p < 1 and nucleus and before >= spec.top_p * mass:
-            break
-        nucleus.append(token)
-        before += math.exp(logits[token] - peak)
-    weights = [math.exp((logits[token] - peak) / spec.temperature) for token in nucleus]
-    target = uniform(spec.seed, spec.choice, position) * math.fsum(weights)
-    reached = 0.0
-    for token, weight in zip(nucleus, weights, strict=True):
-        reached += weight
-        if reached > target:
-            return token
-    return nucleus[-1]
 
 
 class FakeTokenizer:

@@ -19,7 +19,7 @@ from edgellm_llamacpp.batch import Batch
 from edgellm_llamacpp.costs import MICRO_BATCH
 from edgellm_llamacpp.native import DRAFT_TOKENS, Context, Library, Model, max_outputs
 from edgellm_llamacpp.parking import ParkedSequence, read_state, write_state
-from edgellm_llamacpp.sampling import choose, log_probabilities
+from edgellm_llamacpp.sampling import SAMPLERS, choose, log_probabilities
 
 PREFILL_TILE = 64  # rows of a tile of llama.cpp's flash attention on CPUs; fewer rows go one by one
 _DONE, _NO_ROOM = 0, 1  # what llama_decode returns; everything else is a failure
@@ -53,6 +53,7 @@ class LlamaCppRunner:
             batch_tokens=min(placement.batch_tokens, int(api.llama_n_batch(context.pointer))),
             max_outputs=max_outputs(placement),
             draft_tokens=0 if self._recurrent else DRAFT_TOKENS,
+            samplers=SAMPLERS,
         )
         self._lengths = [0] * placement.max_sequences
         self._trusted = [0] * placement.max_sequences  # windowed positions below this may have holes

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 import pytest
-from edgellm_llamacpp.sampling import choose, descending
-from fake_runner import reference_choice
+from edgellm_llamacpp import sampling
+from edgellm_llamacpp.ordering import descending
+from edgellm_llamacpp.penalties import dry, reweighed
+from edgellm_llamacpp.sampling import choose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from msgspec.structs import replace
+from reference_chain import SAMPLERS, reference_choice
 
 from edgellm.contracts.engine import SampleSpec
 
@@ -36,17 +38,98 @@ SPECS = {
     "usual": spec(temperature=0.7, top_k=50, top_p=0.9),
     "small nucleus": spec(top_p=0.01),
     "large k": spec(top_k=5000, top_p=0.99),
-}
+    "min-p": SampleSpec(min_p=0.05),
+    "min-p of few": SampleSpec(min_p=0.2, top_k=30),
+    "typical": SampleSpec(typical_p=0.6),
+    "typical of few": SampleSpec(typical_p=0.4, top_k=50),
+    "xtc": SampleSpec(xtc_probability=0.6, xtc_threshold=0.02),
+    "xtc of few": SampleSpec(xtc_probability=0.6, xtc_threshold=0.02, top_p=0.9, temperature=0.7),
+    "mirostat": SampleSpec(mirostat=2, mirostat_tau=3, temperature=0.9, top_k=1),
+    "bias": SampleSpec(logit_bias={3: 4.0, 5: -100.0, 11: 2.5}),
+    "repeat": SampleSpec(repeat_penalty=1.3),
+    "repeat, biased, greedy": SampleSpec(repeat_penalty=1.3, logit_bias={7: 6.0}, temperature=0),
+    "presence and frequency": SampleSpec(presence_penalty=0.7, frequency_penalty=0.4, repeat_last_n=-1, top_p=0.9),
+    "dry": SampleSpec(dry_multiplier=0.8, dry_allowed_length=1, dry_breakers=frozenset({2})),
+    "everything": SampleSpec(
+        temperature=0.8, top_k=60, typical_p=0.97, top_p=0.95, min_p=0.01, xtc_probability=0.5, xtc_threshold=0.05,
+        logit_bias={3: 2.0}, repeat_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.1, dry_multiplier=0.5,
+        dry_last_n=20,
+    ),
+}  # fmt: skip
+PATTERN = (1, 2, 3, 4, 1, 2, 3, 9, 9, 9, 4, 30, 1, 2, 3)  # a history with repetitions
 
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("size", [37, 2000, 9000])
 def test_equals_the_reference(name: str, size: int) -> None:
-    for seed in range(3):
+    for seed in range(2):
         logits = row(size, seed)
         listed = logits.tolist()
         for position in range(4):
-            assert choose(logits, SPECS[name], position)[0] == reference_choice(listed, SPECS[name], position)
+            split = len(PATTERN) - position  # drafted tokens count like those before them
+            drawn = choose(logits, SPECS[name], position, PATTERN[:split], PATTERN[split:], 0.0)
+            expected = reference_choice(listed, SPECS[name], position, PATTERN)
+            assert drawn[0] == expected[0]
+            assert drawn[1] == pytest.approx(expected[1], abs=1e-4)
+
+
+FIELDS: dict[str, st.SearchStrategy[object]] = {
+    "temperature": st.sampled_from([0.0, 0.3, 1.0, 3.0]),
+    "top_k": st.integers(0, 40),
+    "top_p": st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    "min_p": st.sampled_from([0.0, 0.01, 0.3]),
+    "typical_p": st.sampled_from([0.3, 0.9, 1.0]),
+    "logit_bias": st.dictionaries(st.integers(0, 19), st.floats(-100, 100), max_size=5),
+    "repeat_penalty": st.sampled_from([1.0, 1.1, 0.7, 3.0]),
+    "repeat_last_n": st.integers(-1, 30),
+    "presence_penalty": st.sampled_from([0.0, 0.5, -1.5]),
+    "frequency_penalty": st.sampled_from([0.0, 0.3, -0.2]),
+    "dry_multiplier": st.sampled_from([0.0, 0.8]),
+    "dry_base": st.sampled_from([1.0, 1.75]),
+    "dry_allowed_length": st.integers(1, 4),
+    "dry_last_n": st.integers(-1, 30),
+    "dry_breakers": st.frozensets(st.integers(0, 3), max_size=2),
+    "xtc_probability": st.sampled_from([0.0, 0.5, 1.0]),
+    "xtc_threshold": st.sampled_from([0.0, 0.05, 0.3]),
+    "mirostat": st.sampled_from([0, 0, 2]),
+    "mirostat_tau": st.sampled_from([2.0, 5.0]),
+    "seed": st.integers(0, 1 << 64),
+}
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    st.integers(20, 300),
+    st.integers(0, 1 << 32),
+    st.fixed_dictionaries({}, optional=FIELDS),
+    st.lists(st.integers(0, 3) | st.integers(0, 19), max_size=40),
+    st.integers(0, 6),
+    st.sampled_from([0.0, 4.3]),
+)
+def test_any_chain_equals_the_reference(
+    size: int, numbers: int, fields: dict[str, object], history: list[int], drafted: int, carry: float
+) -> None:
+    logits = row(size, numbers)
+    chosen = SampleSpec(**fields)  # type: ignore[arg-type]
+    split = max(0, len(history) - drafted)
+    token, carried = choose(logits, chosen, 3, history[:split], history[split:], carry)
+    expected, mu = reference_choice(logits.tolist(), chosen, 3, history, carry)
+    assert token == expected
+    assert carried == pytest.approx(mu, abs=1e-4)
+
+
+def test_every_neutral_sampler_changes_nothing() -> None:
+    """The same tokens as from the chain of temperature, top-k and top-p alone, whatever came before."""
+    neutral = {
+        "min_p": 0.0, "typical_p": 1.0, "logit_bias": {}, "repeat_penalty": 1.0, "presence_penalty": 0.0,
+        "frequency_penalty": 0.0, "dry_multiplier": 0.0, "xtc_probability": 0.0, "mirostat": 0,
+    }  # fmt: skip
+    for name in ("greedy", "plain", "top-k", "top-p", "usual"):
+        for position in range(20):
+            logits = row(1000, position)
+            plain = choose(logits, SPECS[name], position)
+            neutralised = replace(SPECS[name], **neutral)
+            assert choose(logits, neutralised, position, PATTERN, PATTERN, 7.0) == (plain[0], 7.0)
 
 
 @settings(max_examples=150, deadline=None)
@@ -59,27 +142,7 @@ def test_equals_the_reference(name: str, size: int) -> None:
 )
 def test_ties_go_by_id(logits: Floats, temperature: float, top_k: int, top_p: float, seed: int) -> None:
     chosen = spec(temperature, top_k, top_p, seed)
-    assert choose(logits, chosen, 5)[0] == reference_choice(logits.tolist(), chosen, 5)
-
-
-def test_draws_follow_the_probabilities() -> None:
-    """Chi-square of 20,000 draws; with fixed seeds the number never changes."""
-    logits = row(400, seed=5, spread=1.5)
-    sampled = spec(temperature=0.8, top_k=30, top_p=0.95, seed=77)
-    order = np.argsort(-logits, kind="stable")[:30]
-    plain = np.exp(logits[order].astype(float) - float(logits.max()))
-    before = np.cumsum(plain) - plain
-    kept = before < 0.95 * plain.sum()
-    weights = np.exp((logits[order[kept]].astype(float) - float(logits.max())) / 0.8)
-    expected = 20_000 * weights / weights.sum()
-    counts = dict.fromkeys(order[kept].tolist(), 0)
-    for position in range(20_000):
-        token, _ = choose(logits, sampled, position)
-        assert token is not None
-        counts[token] += 1
-    chi_square = float(sum((np.array(list(counts.values())) - expected) ** 2 / expected))
-    degrees = len(counts) - 1
-    assert chi_square < degrees + 3.1 * math.sqrt(2 * degrees) + 5
+    assert choose(logits, chosen, 5)[0] == reference_choice(logits.tolist(), chosen, 5)[0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -112,7 +175,7 @@ def test_the_row_is_not_changed() -> None:
     logits = row(5000)
     logits.flags.writeable = False
     for chosen in SPECS.values():
-        assert choose(logits, chosen, 0)[0] is not None
+        assert choose(logits, chosen, 0, PATTERN)[0] is not None
 
 
 @pytest.mark.parametrize("size", [100, 4096, 49_152, 262_147])
@@ -129,3 +192,44 @@ def test_little_is_sorted_for_a_short_head() -> None:
     """What makes it fast: a tenth of a millisecond per row instead of several."""
     assert descending(row(262_144), 50).size < 500
     assert descending(row(49_152, spread=0.1), 50).size < 500
+
+
+# -- penalties
+
+
+def test_last_n_counts_back_from_the_newest_token() -> None:
+    logits = np.zeros(10, np.float32)
+    chosen = SampleSpec(presence_penalty=1.0, repeat_last_n=3)
+    assert np.flatnonzero(reweighed(logits, chosen, (1, 2, 3, 4), (5,))).tolist() == [3, 4, 5]
+    assert np.flatnonzero(reweighed(logits, chosen, (1, 2), (3, 4, 5, 6))).tolist() == [4, 5, 6]
+    assert np.flatnonzero(reweighed(logits, replace(chosen, repeat_last_n=0), (1, 2), (3,))).tolist() == []
+    assert np.flatnonzero(reweighed(logits, replace(chosen, repeat_last_n=-1), (1, 2), (3,))).tolist() == [1, 2, 3]
+
+
+def test_a_banned_token_stays_banned_and_large_numbers_stay_finite() -> None:
+    logits = np.array([1, -np.inf, 3e38, -3e38, 0], np.float32)
+    chosen = SampleSpec(repeat_penalty=0.1, logit_bias={1: 100.0, 2: 100.0}, repeat_last_n=-1)
+    changed = reweighed(logits, chosen, (1, 2, 3), ())
+    assert changed[1] == -np.inf
+    assert changed[2] == np.finfo(np.float32).max
+    steep = replace(chosen, dry_multiplier=1e6, dry_base=100.0, repeat_penalty=5.0)
+    assert np.isfinite(reweighed(logits, steep, (3,) * 200, ())).tolist() == [True, False, True, True, True]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_is_found_under_penalties(bad: float) -> None:
+    logits = row(100)
+    logits[7] = bad
+    for name in ("bias", "repeat", "everything"):
+        assert choose(logits, SPECS[name], 0, (7, 7, 3, 7), ())[0] is None
+
+
+def test_dry_is_linear_in_the_worst_text() -> None:
+    """One token 100,000 times, and a text that nearly repeats: comparing all pairs would take minutes."""
+    chosen = SampleSpec(dry_multiplier=1.0, dry_base=1.01)
+    assert dry([5] * 100_000, chosen).keys() == {5}
+    assert dry(([5] * 99 + [6]) * 1000, chosen).keys() == {5, 6}
+
+
+def test_the_engine_says_what_the_chain_knows() -> None:
+    assert sampling.SAMPLERS == SAMPLERS
