@@ -182,7 +182,8 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     prefill_tile: int = 1  # steps with fewer tokens attend more slowly; worth filling up over a long context
     max_outputs: int = 0  # tokens with logits in one step: sampled rows and their drafts; 0: one for each sequence
     draft_tokens: int = 0  # longest draft of a row; 0: drafts are not verified (recurrent states cannot step back)
-    samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})  # fields of Sampling it knows
+    # What it can do of a request: fields of Sampling, and "logprobs". The rest is refused, never passed over.
+    samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})
 
 
 class Parked(Protocol):

@@ -6,6 +6,7 @@ from typing import Any
 
 from edgellm.contracts.engine import RunnerInfo, SampleSpec, Tokenizer
 from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.engine.breakers import breaker_tokens
 from edgellm.errors import InvalidRequest
 
 _NEUTRAL: dict[str, Any] = {
@@ -18,15 +19,19 @@ def sample_spec(request: GenerateRequest, info: RunnerInfo, tokenizer: Tokenizer
     sampling = request.sampling
     said = {field: getattr(sampling, field) for field in _NEUTRAL}
     values = {field: _NEUTRAL[field] if value is None else value for field, value in said.items()}
-    for field, value in values.items():
-        if field not in info.samplers and value != _NEUTRAL[field]:
-            raise InvalidRequest(
-                f"the {info.engine} engine has no sampler for {field}", hint=f"leave {field} out", param=field
-            )
+    _refuse_unknown(values | {"logprobs": request.logprobs}, info)
     for token in values["logit_bias"]:
         if not 0 <= token < tokenizer.vocabulary_size:
             raise InvalidRequest(
                 f"logit_bias names token {token}; this model has tokens 0 to {tokenizer.vocabulary_size - 1}",
                 param="logit_bias",
             )
+    values["dry_breakers"] = breaker_tokens(sampling, tokenizer)
     return SampleSpec(**values | {"choice": choice, "logprobs": request.logprobs})
+
+
+def _refuse_unknown(values: dict[str, Any], info: RunnerInfo) -> None:
+    for field, value in values.items():
+        if field not in info.samplers and value != _NEUTRAL.get(field):
+            what = "gives no log probabilities" if field == "logprobs" else f"has no sampler for {field}"
+            raise InvalidRequest(f"the {info.engine} engine {what}", hint=f"leave {field} out", param=field)

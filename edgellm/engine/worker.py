@@ -24,6 +24,7 @@ from edgellm.contracts.engine import Tokenizer, TokenRunner
 from edgellm.contracts.events import Failed
 from edgellm.contracts.request import GenerateRequest
 from edgellm.engine import protocol
+from edgellm.engine.breakers import breaker_tokens
 from edgellm.engine.core import EngineCore
 from edgellm.engine.pacing import Emission, Pacer
 from edgellm.engine.prompt import EncodedPrompt, PromptEncoder
@@ -88,6 +89,7 @@ class Worker:
         self._model = ""
         self._core: EngineCore | None = None
         self._encoder: PromptEncoder | None = None
+        self._tokenizer: Tokenizer | None = None
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
         self._context = 0  # tokens
         self._reported = 0.0  # of loading
@@ -137,6 +139,7 @@ class Worker:
         core = EngineCore(load.model, runner, tokenizer, limits=load.limits)
         core.warm_up()
         self._context = runner.info.context
+        self._tokenizer = tokenizer
         self._encoder = PromptEncoder(tokenizer)
         self._prompts.submit(self._encoder.prepare)  # compiles the chat template before the first chat asks for it
         self._core = core
@@ -195,9 +198,11 @@ class Worker:
     def _prepare(self, request: GenerateRequest) -> None:
         """On the prompt thread."""
         assert self._encoder is not None
+        assert self._tokenizer is not None
         prompt: EncodedPrompt | EdgeError
         try:
             prompt = self._encoder.encode(request.prompt, self._fit(request))
+            breaker_tokens(request.sampling, self._tokenizer)  # found here, so that no step waits for the search
         except EdgeError as error:
             prompt = error
         except Exception as error:
