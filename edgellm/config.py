@@ -20,6 +20,7 @@ from msgspec import Meta
 from edgellm.contracts.engine import ENGINE_STATE
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
+from edgellm.presets import PresetName
 
 PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
@@ -96,15 +97,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0.0, le=3600.0, description="Seconds a request waits for busy models to make room for its own")
     ] = 60.0
     log_level: Annotated[LogLevel, Meta(description="How much is logged")] = "info"
-    temperature: Annotated[
-        float,
-        Meta(ge=0.0, le=100.0, description="Randomness where nothing else says; 0 always takes the likeliest"),
-    ] = 0.7
-    top_p: Annotated[
-        float,
-        Meta(gt=0.0, le=1.0, description="Keep the likeliest tokens up to this probability; 1 keeps all"),
-    ] = 0.9
-    top_k: Annotated[int, Meta(ge=0, description="Keep this many of the likeliest tokens; 0 keeps all")] = 50
+    preset: Annotated[
+        PresetName, Meta(description="Sampling for which kind of task, where neither request nor model says")
+    ] = "chat"
+    temperature: (
+        Annotated[
+            float, Meta(ge=0.0, le=100.0, description="Randomness, in place of the preset's; 0 takes the likeliest")
+        ]
+        | None
+    ) = None
+    top_p: (
+        Annotated[
+            float,
+            Meta(gt=0.0, le=1.0, description="Keep the likeliest tokens up to this probability, not the preset's"),
+        ]
+        | None
+    ) = None
+    top_k: (
+        Annotated[int, Meta(ge=0, description="Keep this many of the likeliest tokens, not the preset's; 0: all")]
+        | None
+    ) = None
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -168,9 +180,11 @@ def load_settings(paths: Paths, flags: Mapping[str, object], environment: Mappin
 
 
 def shown(field: Field, value: object) -> str:
-    """A value as TOML for the screen; secrets are only counted."""
+    """A value as TOML for the screen; in parentheses, and no TOML, what is secret or not set."""
     if field.secret and isinstance(value, tuple):
         return f"({len(value)} set, not shown)" if value else "[]"
+    if value is None:
+        return "(not set)"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -274,6 +288,8 @@ def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -
 
 
 def _field(name: str, hint: Any, default: Any) -> Field:
+    if get_origin(hint) is not Annotated:  # it may be left open: `Annotated[…] | None`
+        hint = get_args(hint)[0]
     kind, meta = get_args(hint)
     return Field(name, meta.description, default, _allowed(kind, meta), hint)
 

@@ -40,6 +40,7 @@ from edgellm.paths import Paths
 from edgellm.placement import machine
 from edgellm.placement.plan import place
 from edgellm.plugins import engine_for
+from edgellm.presets import preset
 from edgellm.units import MIB
 
 SEED_BITS = 32  # short enough to copy, and exact in JavaScript
@@ -109,24 +110,25 @@ class Service:
         """Answer. Whatever goes wrong, a model that is not there included, comes as `Failed`. Closing cancels."""
         try:
             manifest = self._require(request.model)
+            request = self._filled(request, manifest)
         except EdgeError as error:
             yield Failed(error.info)
             return
         self._store.touch(manifest.full_name)
-        request = self._filled(request, manifest)
         async with aclosing(self._pool.generate(self._wanted(manifest), request)) as events:
             async for event in events:
                 yield Failed(self._public_error(event.error)) if isinstance(event, Failed) else event
 
     def _filled(self, request: GenerateRequest, manifest: Manifest) -> GenerateRequest:
-        """What the request leaves open comes from the model's card, then from the settings; a seed is drawn."""
+        """What the request leaves open is looked for where presets.py says; a seed is drawn. Raises InvalidRequest."""
         settings = self._settings
+        asked = request.sampling.over(preset(request.preset)).over(manifest.sampling)
         defaults = Sampling(settings.temperature, settings.top_p, settings.top_k, secrets.randbits(SEED_BITS))
         limits = [seconds for seconds in (request.timeout_s, settings.request_timeout_s) if seconds]
         return replace(
             request,
             model=str(manifest.full_name),
-            sampling=request.sampling.over(manifest.sampling).over(defaults),
+            sampling=asked.over(defaults).over(preset(settings.preset)),
             timeout_s=min(limits, default=None),
         )
 

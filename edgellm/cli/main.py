@@ -108,6 +108,10 @@ def run(
     system: Annotated[
         str | None, typer.Option("--system", metavar="TEXT", help="Instructions that come first.")
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", metavar="TASK", help="Sampling for chat, code, maths, creative or strict answers."),
+    ] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", help="0 always takes the likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option("--top-p", help="Keep the likeliest up to this probability.")] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Keep this many of the likeliest; 0: all.")] = None,
@@ -127,7 +131,7 @@ def run(
     from edgellm.cli.run import Wanted, run_model
 
     wanted = Wanted(
-        name, system, temperature, top_p, top_k, seed, max_tokens, tuple(stop_at or ()), context, keep_alive
+        name, system, temperature, top_p, top_k, seed, max_tokens, tuple(stop_at or ()), context, keep_alive, preset
     )
     run_model(wanted, prompt or [], verbose=verbose, json=json, quiet=quiet)
 

@@ -20,6 +20,7 @@ from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
+from edgellm.presets import preset
 from edgellm.units import number
 
 PROMPT_LIMIT = 32 << 20  # bytes of piped input: far more than any context, far less than a mistake can pipe
@@ -38,6 +39,7 @@ class Wanted(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     context: int | None = None
     keep_alive: str | None = None
+    preset: str | None = None
 
 
 def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, quiet: bool) -> None:
@@ -132,11 +134,13 @@ def _prompt(manifest: Manifest, system: str | None, text: str) -> Prompt:
 
 
 def _request(wanted: Wanted, manifest: Manifest) -> GenerateRequest:
+    preset(wanted.preset)  # refused here, where it is unknown
     return GenerateRequest(
         id="",  # the daemon gives one
         model=str(manifest.full_name),
         prompt=Text(""),
         sampling=Sampling(wanted.temperature, wanted.top_p, wanted.top_k, wanted.seed),
+        preset=wanted.preset,
         max_tokens=wanted.max_tokens,
         stop=wanted.stop,
         keep_alive_s=duration(wanted.keep_alive),

@@ -43,7 +43,7 @@ def _show_all(paths: Paths, table: dict[str, Field], resolved: Resolved, output:
         output.line(f"# {field.meaning}")
         value = shown(field, getattr(resolved.settings, name))
         where = "config.toml" if source == str(paths.config_file) else source
-        # A secret is not shown, and what stands for it is no TOML.
+        # What stands for a secret, or for nothing, is no TOML.
         output.line(f"{'# ' if value.startswith('(') else ''}{name} = {value}  # {where}")
 
 

@@ -90,6 +90,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     model: str  # a name, as the user wrote it
     prompt: Prompt
     sampling: Sampling = Sampling()
+    preset: str | None = None  # a named set of values for what `sampling` leaves open; above the model's card
     max_tokens: int | None = None  # of each choice; None: until the model stops or the context is full
     stop: tuple[str, ...] = ()
     n: int = 1  # choices, numbered from 0

@@ -142,7 +142,7 @@ class ChatTemplate:
             try:
                 meter.weight(turns)
                 own = {"messages": turns, "add_generation_prompt": add_generation_prompt, **self._variables}
-                names = {**options, **own}
+                names = {name: value for name, value in options.items() if name not in self._sandbox.globals} | own
                 context = self._compiled.new_context(names)
                 return meter.joined(self._compiled.root_render_func(context))
             except TemplateRefusal as refusal:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edgellm.contracts.backend import LoadedModel
-from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, TextDelta, Timings, Usage
+from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, ReasoningDelta, TextDelta, Timings, Usage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SPANS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
@@ -92,7 +92,7 @@ class Follower:
 
     def see(self, event: Event) -> None:
         match event:
-            case TextDelta():
+            case TextDelta() | ReasoningDelta():
                 self._text(time.monotonic())
             case ChoiceDone(reason):
                 self._outcome = reason

@@ -16,12 +16,14 @@ from edgellm import __version__
 from edgellm.contracts.events import Event
 from edgellm.contracts.request import GenerateRequest, Messages, Sampling, Tokens
 from edgellm.errors import InvalidRequest, Unauthorized
+from edgellm.presets import preset
 from edgellm.server.answer import StreamedAnswer
 from edgellm.server.body import Limits, decode, read_body
 from edgellm.server.front import Front
 from edgellm.server.openai_requests import STOP_CHARACTERS, STOPS
 from edgellm.server.security import Security
 from edgellm.server.sse import BLANK, line
+from edgellm.server.template_options import checked_options
 
 PREFIX = "/edgellm/v1"
 
@@ -81,6 +83,9 @@ def checked(request: GenerateRequest) -> GenerateRequest:
     sampling = request.sampling
     if isinstance(request.prompt, Messages) and not request.prompt.messages:
         raise InvalidRequest("messages must hold at least one message", param="prompt")
+    if isinstance(request.prompt, Messages):
+        checked_options(request.prompt.options, "options")
+    preset(request.preset)  # refused here, where it is unknown
     if isinstance(request.prompt, Tokens) and not all(0 <= token < 2**31 for token in request.prompt.ids):
         raise InvalidRequest("token ids are between 0 and 2^31", param="prompt")
     _check_sampling(sampling)

@@ -1,6 +1,7 @@
 """Events -> OpenAI's response bodies: whole answers and chunks, of chats and of completions.
 
-Field by field as the official client's types have them. `seed` and `timings` are additions that clients ignore.
+Field by field as the official client's types have them. Additions, which clients ignore that do not know them: `seed`,
+`timings`, `dropped_tokens` of a context that slid, `reasoning_content` for thoughts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from edgellm.contracts.events import (
     Failed,
     Finished,
     FinishReason,
+    ReasoningDelta,
+    Slid,
     Started,
     TextDelta,
     Timings,
@@ -43,6 +46,7 @@ class Reply:
             "system_fingerprint": fingerprint,
         }
         self._seed: int | None = None
+        self._dropped = 0
         self._reason: FinishReason | None = None
 
     # -- whole -----------------------------------------------------------------------------------
@@ -50,22 +54,27 @@ class Reply:
     async def whole(self, events: AsyncIterator[Event]) -> bytes:
         """The body of a request without `stream`. Raises the EdgeError that the request failed with."""
         texts: list[str] = []
+        thoughts: list[str] = []
         async for event in events:
             match event:
                 case Failed(error):
                     raise EdgeError.from_info(error)
+                case ReasoningDelta(text):
+                    thoughts.append(text)
                 case TextDelta(text):
                     texts.append(text)
                 case Finished(usage, timings):
-                    return msgspec.json.encode(self._whole("".join(texts), usage, timings))
+                    return msgspec.json.encode(self._whole("".join(thoughts), "".join(texts), usage, timings))
                 case _:
                     self._note(event)
         raise EdgeError.from_info(_NO_END)
 
-    def _whole(self, text: str, usage: Usage, timings: Timings) -> dict[str, Any]:
+    def _whole(self, thoughts: str, text: str, usage: Usage, timings: Timings) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self._reason or "stop"}
         if self._kind == "chat":
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            if thoughts:
+                choice["message"]["reasoning_content"] = thoughts
         else:
             choice["text"] = text
         return self._object([choice], stream=False) | {"usage": _usage(usage)} | self._extras(usage, timings)
@@ -76,11 +85,13 @@ class Reply:
         """Server-sent events, from the first that is due to [DONE]. A failure is an event as well, and the last."""
         opened = ended = False
         async for event in events:
-            if not opened and isinstance(event, Started | TextDelta | ChoiceDone):
+            if not opened and isinstance(event, Started | ReasoningDelta | TextDelta | ChoiceDone):
                 opened = True
                 if self._kind == "chat":
                     yield self._chunk({"role": "assistant", "content": ""}, include_usage)
             match event:
+                case ReasoningDelta(text):
+                    yield self._chunk({"reasoning_content": text}, include_usage)
                 case TextDelta(text):
                     yield self._chunk({"content": text} if self._kind == "chat" else text, include_usage)
                 case Finished(usage, timings):
@@ -115,6 +126,8 @@ class Reply:
             self._seed = event.seed
         elif isinstance(event, ChoiceDone):
             self._reason = event.reason
+        elif isinstance(event, Slid):
+            self._dropped += event.dropped
 
     def _object(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         name = "text_completion" if self._kind == "completion" else "chat.completion"
@@ -124,7 +137,8 @@ class Reply:
         }
 
     def _extras(self, usage: Usage, timings: Timings) -> dict[str, Any]:
-        return {"seed": self._seed, "timings": timings_body(usage, timings)}
+        extras = {"seed": self._seed, "timings": timings_body(usage, timings)}
+        return extras | {"dropped_tokens": self._dropped} if self._dropped else extras
 
 
 def timings_body(usage: Usage, timings: Timings) -> dict[str, float | None]:

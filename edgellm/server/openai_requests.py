@@ -7,14 +7,16 @@ send much of their own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Role, Sampling, Text, Tokens
 from edgellm.errors import InvalidRequest
+from edgellm.presets import preset
 from edgellm.server.body import decode
+from edgellm.server.template_options import Effort, options_of
 
 STOPS = 16  # stop strings of one request
 STOP_CHARACTERS = 1000  # of each
@@ -66,6 +68,8 @@ class _Body(msgspec.Struct, kw_only=True):
     max_tokens: _Count | None = None
     keep_alive: float | None = None  # seconds
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None  # lower is served first, as in vLLM; 0 is normal
+    preset: str | None = None  # sampling for a kind of task
+    context_overflow: Literal["error", "slide"] | None = None  # what to do with what does not fit; error if not said
 
     n: _Count | None = None
     presence_penalty: _Penalty | None = None
@@ -91,6 +95,8 @@ class _Body(msgspec.Struct, kw_only=True):
 class ChatBody(_Body, kw_only=True):
     messages: list[ChatMessage]
     max_completion_tokens: _Count | None = None
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str | None] | None = None
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -100,10 +106,8 @@ class ChatBody(_Body, kw_only=True):
     function_call: Any = None
     audio: Any = None
     modalities: list[str] | None = None
-    reasoning_effort: str | None = None
     web_search_options: Any = None
     chat_template: Any = None
-    chat_template_kwargs: Any = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -156,12 +160,10 @@ _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "function_call": ("none", "auto"),
     "audio": (),
     "modalities": (["text"],),
-    "reasoning_effort": ("none",),
     "web_search_options": (),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
+    "continue_final_message": (False, True),  # a last assistant turn is continued in any case
 }
 _COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "logprobs": (),
@@ -177,7 +179,8 @@ def chat(body: bytes, request_id: str) -> Asked:
     _refuse_unsupported(asked, _CHAT_NEUTRAL)
     if not asked.messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
-    prompt = Messages(tuple(_message(index, message) for index, message in enumerate(asked.messages)))
+    options = options_of(asked.chat_template_kwargs, asked.reasoning_effort)
+    prompt = Messages(tuple(_message(index, message) for index, message in enumerate(asked.messages)), options)
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     return _asked(asked, request_id, prompt, limit)
 
@@ -194,6 +197,7 @@ def _asked(body: _Body, request_id: str, prompt: Prompt, max_tokens: int | None)
     stream = bool(body.stream)
     if body.stream_options is not None and not stream:
         raise InvalidRequest("stream_options is only allowed when stream is true", param="stream_options")
+    preset(body.preset)  # refused here, where it is unknown
     request = GenerateRequest(
         id=request_id,
         model=body.model,
@@ -204,8 +208,10 @@ def _asked(body: _Body, request_id: str, prompt: Prompt, max_tokens: int | None)
             top_k=0 if body.top_k == -1 else body.top_k,
             seed=body.seed,
         ),
+        preset=body.preset,
         max_tokens=max_tokens,
         stop=_stops(body.stop),
+        sliding=body.context_overflow == "slide",
         keep_alive_s=body.keep_alive,
         priority=body.priority or 0,
     )

@@ -41,7 +41,7 @@ def test_precedence_and_sources(paths: Paths) -> None:
     environment = {"EDGELLM_THREADS": "2", "EDGELLM_CONTEXT": "2"}
     resolved = load_settings(paths, {"context": 3, "top_k": None}, environment)
     settings, sources = resolved.settings, resolved.sources
-    assert (settings.port, settings.threads, settings.context, settings.top_k) == (1, 2, 3, 50)
+    assert (settings.port, settings.threads, settings.context, settings.top_k) == (1, 2, 3, None)
     assert sources["port"] == str(paths.config_file)
     assert sources["threads"] == "EDGELLM_THREADS"
     assert sources["context"] == "flag"
@@ -114,6 +114,8 @@ def test_unknown_flag(paths: Paths) -> None:
         ("EDGELLM_PORT", "1.5", "a whole number"),
         ("EDGELLM_MAX_SEQUENCES", "0", "from 1 to 256"),
         ("EDGELLM_TOP_P", "0", "above 0 and at most 1"),
+        ("EDGELLM_TOP_K", "1.5", "a whole number at least 0"),
+        ("EDGELLM_PRESET", "poetry", "one of chat, code, maths, creative, strict"),
         ("EDGELLM_MEMORY_RESERVE", "nan", "a number"),
         ("EDGELLM_KEEP_ALIVE_S", "inf", "a number"),
         ("EDGELLM_MMAP", "maybe", "true or false"),
@@ -165,8 +167,9 @@ def test_shown_values_are_toml_and_hide_secrets() -> None:
     import tomllib
 
     settings = msgspec.structs.replace(Settings(), host='a"b', allowed_hosts=("x", "y"))
-    lines = [f"{name} = {shown(field, getattr(settings, name))}" for name, field in table.items()]
-    read = tomllib.loads("\n".join(lines))
+    values = {name: shown(field, getattr(settings, name)) for name, field in table.items()}
+    assert values["top_k"] == "(not set)"
+    read = tomllib.loads("\n".join(f"{name} = {value}" for name, value in values.items() if value[0] != "("))
     assert read["host"] == 'a"b'
     assert read["allowed_hosts"] == ["x", "y"]
     assert read["mmap"] is True

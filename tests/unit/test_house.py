@@ -20,7 +20,7 @@ TREES = {
 # A room and the rooms it may import. A room is a folder of edgellm/, or a file directly in it.
 GROUND = {"__init__", "errors", "paths", "platform", "units"}
 DATA = GROUND | {"contracts", "formats"}
-PLANNING = DATA | {"config", "plugins", "placement"}
+PLANNING = DATA | {"presets", "config", "plugins", "placement"}
 LIBRARY = PLANNING | {"library"}
 MODELS = LIBRARY | {"router", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "platform": GROUND,
     "contracts": {"errors"},
     "formats": DATA,
-    "config": DATA,
+    "presets": {"contracts", "errors"},
+    "config": DATA | {"presets"},
     "plugins": DATA,
     "placement": DATA | {"config"},
     "library": PLANNING,

@@ -13,7 +13,7 @@ import openai
 import pytest
 from fake_service import HELLO, FakeService, Server, finish, quick, serving
 
-from edgellm.contracts.events import Failed, Progress, Started, TextDelta
+from edgellm.contracts.events import Failed, Progress, ReasoningDelta, Slid, Started, TextDelta
 from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, Overloaded, WorkerDied
 
 USER: Any = [{"role": "user", "content": "hi"}]
@@ -118,6 +118,29 @@ def test_completions(service: FakeService, client: openai.OpenAI) -> None:
     chunks = list(client.completions.create(model="fake", prompt="hi", stream=True))
     assert [chunk.choices[0].text for chunk in chunks] == ["Hel", "lo", ""]
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "length"]
+
+
+def test_thoughts_are_a_field_of_their_own(service: FakeService, client: openai.OpenAI, server: Server) -> None:
+    service.script = (START, ReasoningDelta("Let me"), ReasoningDelta(" see."), TextDelta("Hel"), *finish("lo"))
+    message = client.chat.completions.create(model="fake", messages=USER).choices[0].message
+    assert message.content == "Hello"
+    assert message.model_extra == {"reasoning_content": "Let me see."}
+    *chunks, _ = datas(post(server, stream=True))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[1:3] == [{"reasoning_content": "Let me"}, {"reasoning_content": " see."}]
+    assert deltas[3:] == [{"content": "Hel"}, {"content": "lo"}, {}]
+
+
+def test_an_answer_without_thoughts_has_no_such_field(service: FakeService, server: Server) -> None:
+    assert "reasoning_content" not in post(server).json()["choices"][0]["message"]
+
+
+def test_what_was_left_out_is_said(service: FakeService, server: Server) -> None:
+    service.script = (START, Slid(100), TextDelta("Hel"), Slid(20), *finish("lo"))
+    assert post(server, context_overflow="slide").json()["dropped_tokens"] == 120
+    assert datas(post(server, stream=True, context_overflow="slide"))[-2]["dropped_tokens"] == 120
+    service.script = HELLO
+    assert "dropped_tokens" not in post(server).json()
 
 
 def test_line_separators_in_text_do_not_cut_events(service: FakeService, server: Server) -> None:

@@ -88,6 +88,35 @@ def test_batch_work_can_be_sent_with_a_lower_priority() -> None:
     assert chat().request.priority == 0
 
 
+def test_a_preset_a_sliding_context_and_what_templates_read() -> None:
+    request = chat(preset="code", context_overflow="slide").request
+    assert (request.preset, request.sliding) == ("code", True)
+    assert not chat(context_overflow="error").request.sliding
+    assert completion(preset="maths", context_overflow="slide").request.sliding
+    options = {"enable_thinking": False, "level": 3, "name": "x", "nothing": None}
+    prompt = chat(chat_template_kwargs=options).request.prompt
+    assert isinstance(prompt, Messages)
+    assert prompt.options == {"enable_thinking": False, "level": 3, "name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}),
+        ({"reasoning_effort": "none"}, {"enable_thinking": False, "thinking": False}),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}},
+            {"enable_thinking": False, "thinking": True},
+        ),
+        ({"chat_template_kwargs": {}}, {}),
+    ],
+)
+def test_how_hard_to_think(fields: dict[str, Any], options: dict[str, Any]) -> None:
+    prompt = chat(**fields).request.prompt
+    assert isinstance(prompt, Messages)
+    assert prompt.options == options
+
+
 def test_top_k_minus_one_means_all() -> None:
     assert chat(top_k=-1).request.sampling.top_k == 0
 
@@ -124,7 +153,6 @@ def test_unknown_fields_and_neutral_values_pass() -> None:
         {"min_p": 0.1},
         {"modalities": ["text", "audio"]},
         {"audio": {"voice": "x"}},
-        {"reasoning_effort": "high"},
         {"chat_template": "{{ 1 }}"},
         {"grammar": "root ::= x"},
         {"guided_json": {}},
@@ -171,6 +199,16 @@ def test_the_same_for_completions(fields: dict[str, Any]) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"n": 0}, "n"),
+        ({"preset": "poetry"}, "preset"),
+        ({"context_overflow": "cut"}, "context_overflow"),
+        ({"reasoning_effort": "much"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"raise_exception": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "x" * 1001}}, "chat_template_kwargs.a"),
+        ({"chat_template_kwargs": {"a": 2**64}}, "chat_template_kwargs.a"),
+        ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs[...]"),
+        ({"chat_template_kwargs": {f"n{i}": i for i in range(33)}}, "chat_template_kwargs"),
         ({"model": ""}, "model"),
         ({"model": 3}, "model"),
         ({"messages": []}, "messages"),

@@ -12,7 +12,7 @@ import pytest
 from fake_service import HELLO, LOADED, TOKEN, FakeService, Server, quick, serving
 
 from edgellm.contracts.events import Event
-from edgellm.contracts.request import GenerateRequest, Messages, Sampling, Text, Tokens
+from edgellm.contracts.request import GenerateRequest, Message, Messages, Sampling, Text, Tokens
 
 REQUEST = GenerateRequest(id="", model="fake", prompt=Text("hi"))
 
@@ -73,6 +73,8 @@ def test_an_unknown_model_has_a_status(service: FakeService, server: Server) -> 
     ("changes", "param"),
     [
         ({"sampling": Sampling(temperature=-1)}, "temperature"),
+        ({"preset": "poetry"}, "preset"),
+        ({"prompt": Messages((Message("user", "hi"),), {"tools": 1})}, "options"),
         ({"sampling": Sampling(top_p=0)}, "top_p"),
         ({"sampling": Sampling(top_k=-1)}, "top_k"),
         ({"max_tokens": 0}, "max_tokens"),

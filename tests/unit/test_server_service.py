@@ -11,6 +11,7 @@ import pytest
 from fake_service import LOADED
 from msgspec.structs import replace
 
+from edgellm import presets
 from edgellm.config import Settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed, Started
@@ -54,9 +55,12 @@ def paths(home: Path, smollm2: Path) -> Paths:
     return paths
 
 
-def made(paths: Paths, settings: Settings | None = None) -> tuple[Service, Pool]:
+def made(paths: Paths, settings: Settings | None = None, card: Sampling | None = None) -> tuple[Service, Pool]:
     service, pool = Service(settings or Settings(), paths), Pool()
     service._pool = pool  # type: ignore[assignment]
+    if card is not None:
+        manifest = replace(service._store.require("small"), sampling=card)
+        service._store.require = lambda text: manifest  # type: ignore[method-assign]
     return service, pool
 
 
@@ -80,6 +84,45 @@ def test_what_a_request_leaves_open_is_filled_in(paths: Paths) -> None:
     assert second.sampling.seed == 9
     drawn = {pool.asked[-1][1].sampling.seed for _ in range(4) if events_of(service)}
     assert len(drawn) == 4
+
+
+CARD = Sampling(temperature=0.2, top_p=0.8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "card", "asked", "preset", "temperature", "top_p", "top_k"),
+    [
+        (Settings(), Sampling(), Sampling(), None, 0.7, 0.9, 50),
+        (Settings(preset="creative"), Sampling(), Sampling(), None, 1.0, 0.95, 50),
+        (Settings(preset="creative", temperature=0.4), Sampling(), Sampling(), None, 0.4, 0.95, 50),
+        (Settings(preset="creative", temperature=0.4), CARD, Sampling(), None, 0.2, 0.8, 50),
+        (Settings(temperature=0.4, top_k=7), CARD, Sampling(), "code", 0.0, 1.0, 50),
+        (Settings(), CARD, Sampling(temperature=0.9), "strict", 0.9, 0.9, 50),
+        (Settings(), CARD, Sampling(top_k=0), "maths", 0.0, 1.0, 0),
+    ],
+)
+def test_sampling_comes_from_the_first_that_says_it(
+    settings: Settings,
+    card: Sampling,
+    asked: Sampling,
+    preset: str | None,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    paths: Paths,
+) -> None:
+    service, pool = made(paths, settings, card)
+    events_of(service, sampling=asked, preset=preset)
+    sampling = pool.asked[0][1].sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (temperature, top_p, top_k)
+
+
+def test_an_unknown_preset_fails_with_those_that_are_known(paths: Paths) -> None:
+    service, _ = made(paths)
+    (event,) = events_of(service, preset="poetry")
+    assert isinstance(event, Failed)
+    assert (event.error.param, event.error.code) == ("preset", "invalid_request")
+    assert all(name in event.error.message for name in presets.NAMES)
 
 
 @pytest.mark.parametrize(

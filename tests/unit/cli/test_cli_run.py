@@ -44,12 +44,19 @@ def test_run_streams_plain_text(daemon: FakeClient, capsys: Streams) -> None:
 
 def test_run_passes_every_option(daemon: FakeClient) -> None:
     put("m")
-    options = "--temperature 0 --top-p 0.5 --top-k 3 --max-tokens 9 --keep-alive 5m --system Brief."
+    options = "--temperature 0 --top-p 0.5 --top-k 3 --max-tokens 9 --keep-alive 5m --system Brief. --preset code"
     assert main(["run", "m", "hi", *options.split()]) == 0
     request = daemon.requests[0]
     assert request.sampling == Sampling(temperature=0.0, top_p=0.5, top_k=3)
-    assert (request.max_tokens, request.keep_alive_s) == (9, 300.0)
+    assert (request.max_tokens, request.keep_alive_s, request.preset) == (9, 300.0, "code")
     assert request.prompt == Messages((Message("system", "Brief."), Message("user", "hi")))
+
+
+def test_an_unknown_preset_is_refused_before_anything_is_started(daemon: FakeClient, capsys: Streams) -> None:
+    put("m")
+    assert main(["run", "m", "hi", "--preset", "poetry"]) == 2
+    assert "chat, code, maths, creative, strict" in capsys.readouterr().err
+    assert not daemon.requests
 
 
 @pytest.mark.parametrize(
