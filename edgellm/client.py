@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 START_S = 30.0  # for a daemon to answer: Python may come from a slow disk
 SILENCE_S = 30.0  # the daemon says something at least every ten seconds
 ANSWER_S = 15.0  # for a running daemon to say its version, on a busy machine
+GENERATE = "/edgellm/v1/generate"
 _POLL_S = 0.01
 _LOG_LINES = 5
 
@@ -77,12 +78,13 @@ class DaemonClient:
 
         self.info = info
         self._errors: tuple[type[Exception], ...] = (httpx2.HTTPError, httpx2.StreamError)
-        self._http = httpx2.Client(
-            base_url=info.url,
-            headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
-            timeout=SILENCE_S,
-            trust_env=False,  # a proxy set for the internet must not see, or break, what stays on this machine
-        )
+        self._options: dict[str, Any] = {
+            "base_url": info.url,
+            "headers": {"authorization": f"Bearer {info.token}", "content-type": "application/json"},
+            "timeout": SILENCE_S,
+            "trust_env": False,  # a proxy set for the internet must not see, or break, what stays on this machine
+        }
+        self._http = httpx2.Client(**self._options)
 
     @classmethod
     def find(cls, paths: Paths, *, any_version: bool = False) -> DaemonClient | None:
@@ -166,15 +168,45 @@ class DaemonClient:
         """Stream an answer. Whatever goes wrong comes as `Failed`. Closing the iterator cancels the request."""
         try:
             body = _encoded(request)
-            with self._http.stream("POST", "/edgellm/v1/generate", content=body) as response:
+            lines = _Lines()
+            with self._http.stream("POST", GENERATE, content=body) as response:
                 if response.status_code != 200:
                     response.read()
                     yield Failed(_error(response))
                     return
-                for event in _events(response.iter_raw()):
-                    yield event
-                    if isinstance(event, Finished | Failed):
-                        return
+                for chunk in response.iter_raw():
+                    for event in lines.feed(chunk):
+                        yield event
+                        if isinstance(event, Finished | Failed):
+                            return
+        except self._errors as error:
+            yield Failed(self._gone(error).info)
+            return
+        except EdgeError as error:
+            yield Failed(error.info)
+            return
+        yield Failed(self._gone(None).info)
+
+    async def stream(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """`generate` for an event loop: cancelling the task that waits here cancels the request, at any time."""
+        import httpx2
+
+        try:
+            body = _encoded(request)
+            lines = _Lines()
+            async with (
+                httpx2.AsyncClient(**self._options) as http,
+                http.stream("POST", GENERATE, content=body) as response,
+            ):
+                if response.status_code != 200:
+                    await response.aread()
+                    yield Failed(_error(response))
+                    return
+                async for chunk in response.aiter_raw():
+                    for event in lines.feed(chunk):
+                        yield event
+                        if isinstance(event, Finished | Failed):
+                            return
         except self._errors as error:
             yield Failed(self._gone(error).info)
             return
@@ -302,16 +334,20 @@ def _encoded(request: GenerateRequest) -> bytes:
     return _json(request)
 
 
-def _events(chunks: Iterable[bytes]) -> Iterator[Event]:
-    """The events of a response; blank lines only keep it alive."""
-    decoder = msgspec.json.Decoder(Event)
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+class _Lines:
+    """The events in the pieces of a response; blank lines only keep it alive."""
+
+    def __init__(self) -> None:
+        self._decoder = msgspec.json.Decoder(Event)
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that end in this piece. Raises DaemonError for what is none."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             if line:
                 try:
-                    yield decoder.decode(line)
+                    yield self._decoder.decode(line)
                 except msgspec.DecodeError as error:
                     raise DaemonError(f"the daemon sent something unreadable: {error}") from error
 

@@ -17,13 +17,13 @@ from edgellm.cli.output import Output
 from edgellm.config import load_settings
 from edgellm.contracts.engine import Available
 from edgellm.errors import EdgeError, LibraryError
+from edgellm.library.catalogue import STARTER
 from edgellm.library.store import Listing, Store
 from edgellm.paths import Paths, default_paths
 from edgellm.placement import machine
 from edgellm.units import GIB, size
 
 _LITTLE_DISK = GIB
-STARTER = "smollm2:135m"
 
 
 class Problem(msgspec.Struct, frozen=True):

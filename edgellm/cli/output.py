@@ -12,9 +12,10 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
-from edgellm.cli.terminal import encodes, has_colour, has_escapes, inert, is_terminal, label, width
+from edgellm.cli.terminal import encodes, has_colour, has_escapes, is_terminal, width
 from edgellm.cli.wrap import Wrap
 from edgellm.errors import EdgeError
+from edgellm.inert import inert, label
 from edgellm.units import MIB, number, seconds
 
 _BAR_WIDTH = 32

@@ -20,6 +20,7 @@ from edgellm.library.names import ModelName, parse_name
 from edgellm.paths import Paths
 
 SCHEMA_VERSION: Final = 1
+STARTER: Final = "smollm2:135m"  # what a newcomer is offered: small, and it comes from a package index
 _INSIDE_WHEEL: Final = r"^(?!/)(?!.*(^|/)\.\.?(/|$))[^\\:\x00-\x1f]+\.gguf\Z"  # relative under POSIX and Windows rules
 
 _Line = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+\Z")]

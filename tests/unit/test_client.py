@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -19,7 +21,7 @@ from fake_service import HELLO, LOADED, TOKEN, FakeService, Server, serving
 from edgellm import __version__, client, platform
 from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info
 from edgellm.config import Settings
-from edgellm.contracts.events import Failed, Started, TextDelta
+from edgellm.contracts.events import Event, Failed, Started, TextDelta
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
 from edgellm.errors import DaemonError, InvalidRequest, NotFound, Unavailable
 from edgellm.paths import Paths, default_paths
@@ -154,6 +156,47 @@ def test_closing_the_iterator_cancels(service: FakeService, server: Server) -> N
     assert service.closed[0] - closed < 1.0
 
 
+def test_an_event_loop_reads_the_same_stream(service: FakeService, server: Server) -> None:
+    async def collect(request: GenerateRequest) -> list[Event]:
+        with DaemonClient(info_of(server)) as daemon:
+            return [event async for event in daemon.stream(request)]
+
+    assert tuple(asyncio.run(collect(REQUEST))) == HELLO
+    (unknown,) = asyncio.run(collect(msgspec.structs.replace(REQUEST, model="none")))
+    assert isinstance(unknown, Failed)
+    assert unknown.error.code == "not_found"
+    (refused,) = asyncio.run(collect(msgspec.structs.replace(REQUEST, timeout_s=math.nan)))
+    assert isinstance(refused, Failed)
+    assert refused.error.param == "timeout_s"
+    service.script = (Started(7, 0, 1), TextDelta("Hel"))
+    *_, last = asyncio.run(collect(REQUEST))
+    assert isinstance(last, Failed)
+    assert last.error.code == client.DaemonGone.code
+
+
+def test_cancelling_a_task_cancels_its_request_also_before_any_text(service: FakeService, server: Server) -> None:
+    service.script = (30.0,)
+
+    async def give_up() -> float:
+        with DaemonClient(info_of(server)) as daemon:
+
+            async def wait() -> None:
+                async with aclosing(daemon.stream(REQUEST)) as events:
+                    async for _ in events:
+                        pass
+
+            task = asyncio.create_task(wait())
+            await asyncio.to_thread(service.entered.wait, 5)
+            task.cancel()
+            await asyncio.wait({task})
+            return time.monotonic()
+
+    cancelled = asyncio.run(give_up())
+    while not service.closed and time.monotonic() < cancelled + 5:
+        time.sleep(0.005)
+    assert service.closed[0] - cancelled < 1.0
+
+
 def test_a_stream_that_breaks_off_fails(service: FakeService, server: Server) -> None:
     service.script = (Started(7, 0, 1), TextDelta("Hel"))
     with DaemonClient(info_of(server)) as daemon:
@@ -243,7 +286,8 @@ def test_a_crash_at_the_start_shows_no_traceback(paths: Paths, monkeypatch: pyte
     assert caught.value.message == ("the daemon did not start:\nModuleNotFoundError: No module named 'no_such_module'")
 
 
-def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths) -> None:
+def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGELLM_THREADS", raising=False)
     argv = client._daemon_argv(paths, Settings(threads=3, api_keys=("secret",)), "smollm2")
     assert argv[argv.index("--settings") + 1] == '{"threads": 3}'
     assert argv[argv.index("--preload") + 1] == "smollm2"

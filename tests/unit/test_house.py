@@ -18,7 +18,7 @@ TREES = {
 }
 
 # A room and the rooms it may import. A room is a folder of edgellm/, or a file directly in it.
-GROUND = {"__init__", "errors", "paths", "platform", "units"}
+GROUND = {"__init__", "errors", "inert", "paths", "platform", "units"}
 DATA = GROUND | {"contracts", "formats"}
 PLANNING = DATA | {"presets", "config", "plugins", "placement"}
 LIBRARY = PLANNING | {"library"}
@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "errors": set(),
     "units": set(),
+    "inert": set(),
     "paths": GROUND,
     "platform": GROUND,
     "contracts": {"errors"},

@@ -1,4 +1,4 @@
-"""What reaches the screen: inert text, colour, bars, times."""
+"""What reaches the screen: colour, bars, times."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ import edgellm.cli.run
 from edgellm.cli import terminal
 from edgellm.cli.parse import duration
 from edgellm.errors import InvalidRequest
-
-
-def test_inert_text() -> None:
-    hostile = "a\x1b[31m\x07\x9b2J\r\x7f\u202eb\n\tc"
-    assert terminal.inert(hostile) == "a␛[31m␇\ufffd2J␡\ufffdb\n\tc"
-    assert terminal.inert("naïve 日本語 שלום 🙂") == "naïve 日本語 שלום 🙂"
-    assert terminal.label("a\nb\t\x1bc", 5) == "a b ␛c"[:4] + "…"
 
 
 def test_colour_only_on_a_willing_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
