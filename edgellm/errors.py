@@ -14,6 +14,7 @@
     │   ├── WorkerDied             503           the process running the model died or hung; retriable
     │   └── InsufficientMemory     503           the model does not fit now
     ├── EngineUnavailable          501  exit 6   no installed engine runs this model
+    ├── AppUnavailable             501  exit 6   the app is not installed, or cannot run here
     ├── LoadFailed                 500  exit 6   the engine refused the model file
     ├── GenerationFailed           500  exit 6   the model's output was unusable (NaN logits …)
     ├── LibraryError               500  exit 7   pulling, importing or reading a model failed
@@ -148,6 +149,12 @@ class InsufficientMemory(Unavailable):
 
 class EngineUnavailable(EdgeError):
     code = "engine_unavailable"
+    http_status = 501
+    exit_code = 6
+
+
+class AppUnavailable(EdgeError):
+    code = "app_unavailable"
     http_status = 501
     exit_code = 6
 

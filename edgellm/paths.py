@@ -38,6 +38,11 @@ class Paths(msgspec.Struct, frozen=True):
         return self.logs / f"worker-{model.replace(':', '-')}.log"
 
     @property
+    def history(self) -> Path:
+        """Conversations held in the terminal app."""
+        return self.data / "history.db"
+
+    @property
     def config_file(self) -> Path:
         return self.config / "config.toml"
 

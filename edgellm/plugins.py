@@ -1,15 +1,18 @@
-"""Finds engines by entry point (group `edgellm.engines`). Entry points exist even where their extra is not installed,
-so finding never imports an engine's libraries; `probe()` does, and says what is missing.
+"""Finds engines and apps by entry point (groups `edgellm.engines`, `edgellm.apps`). Entry points exist even where their
+extra is not installed, so finding never imports an engine's libraries; `probe()` does, and says what is missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from edgellm.contracts.engine import Available, EnginePlugin, ModelFile, Unavailable
-from edgellm.errors import EngineUnavailable
+from edgellm.errors import AppUnavailable, EngineUnavailable
 
 ENGINES = "edgellm.engines"
+APPS = "edgellm.apps"
+App = Callable[[str | None], None]  # runs until the user leaves; takes a model's name, or None for the usual one
 
 
 def engine_names() -> list[str]:
@@ -62,6 +65,26 @@ def engine_for(model: ModelFile) -> EnginePlugin:
         "no engine can run this model (" + "; ".join(reasons or ["none installed"]) + ")",
         hint=hints[0] if hints else "`edgellm doctor` shows what is installed",
     )
+
+
+def app_names() -> list[str]:
+    """Names of all installed apps, sorted."""
+    return sorted(entry.name for entry in entry_points(group=APPS))
+
+
+def app(name: str) -> App:
+    """The app of that name. Raises AppUnavailable when there is none or it cannot be imported."""
+    for entry in entry_points(group=APPS):
+        if entry.name == name:
+            try:
+                found: App = entry.load()
+            except Exception as error:
+                raise AppUnavailable(
+                    f"app {name} cannot be imported: {error}",
+                    hint=f"reinstall the package that provides {entry.value}",
+                ) from error
+            return found
+    raise AppUnavailable(f"no app named {name} is installed", hint="reinstall edgellm")
 
 
 def _load(entry: EntryPoint) -> EnginePlugin:

@@ -48,7 +48,9 @@ def root(
         version()
         raise typer.Exit
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        from edgellm.cli.app import open_app_or
+
+        open_app_or(lambda: typer.echo(context.get_help()))
 
 
 @app.command()
@@ -134,6 +136,18 @@ def run(
         name, system, temperature, top_p, top_k, seed, max_tokens, tuple(stop_at or ()), context, keep_alive, preset
     )
     run_model(wanted, prompt or [], verbose=verbose, json=json, quiet=quiet)
+
+
+@app.command()
+def chat(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A model; by default the one asked last.")
+    ] = None,
+) -> None:
+    """Chat in the terminal; plain `edgellm` does the same."""
+    from edgellm.cli.app import open_app
+
+    open_app(name)
 
 
 @app.command()

@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": MODELS | {"client", "service", "server"},
 }
 BACKENDS_MAY_IMPORT = {"contracts", "formats", "errors"}
+APPS_MAY_IMPORT = GROUND | {"client", "config", "contracts", "library"}
 PYDANTIC_ROOM = "server"
 
 
@@ -108,6 +109,18 @@ def test_backends_know_only_the_contracts() -> None:
         if module.startswith(("edgellm_llamacpp", "edgellm_torch", "edgellm_cloud"))
         for target in imports(path)
         if target in names and target.startswith("edgellm.") and room(target) not in BACKENDS_MAY_IMPORT
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_apps_ask_the_daemon_and_the_library() -> None:
+    names = known_modules()
+    broken = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if module.startswith("edgellm_tui")
+        for target in imports(path)
+        if target in names and target.startswith("edgellm.") and room(target) not in APPS_MAY_IMPORT
     ]
     assert not broken, "\n".join(broken)
 

@@ -1,0 +1,10 @@
+"""The chat app for the terminal. It talks to the daemon through `edgellm.client` and keeps its own history.
+
+main.py            the entry point
+app.py             the application: screens, themes, global keys
+session.py         the conversation being held; knows no widget
+bridge.py          what the app asks of the daemon and the library, without blocking the screen
+history.py         conversations on disk
+messages.py        what parts of the app tell each other
+screens/ widgets/  one file each, with its stylesheet beside it
+"""

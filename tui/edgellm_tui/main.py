@@ -1,0 +1,68 @@
+"""The entry point: `edgellm chat` and plain `edgellm` find it by name and call it."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from pathlib import Path
+
+from edgellm import platform
+from edgellm.config import Settings, load_settings
+from edgellm.errors import EdgeError, NotFound
+from edgellm.library.catalogue import STARTER
+from edgellm.library.store import Store
+from edgellm.paths import Paths, default_paths
+from edgellm_tui.bridge import Model, listed, offered
+from edgellm_tui.history import History
+
+
+def launch(name: str | None) -> None:
+    """Chat in this terminal until the user leaves. `name`: the model to ask, the one asked last by default.
+
+    Raises EdgeError: what stands in the way before the screen is taken, and what ended the app.
+    """
+    paths = default_paths()
+    settings = load_settings(paths, {}).settings
+    history = History(paths.history)
+    try:
+        _chat(paths, settings, history, name)
+    finally:
+        history.close()
+
+
+def _chat(paths: Paths, settings: Settings, history: History, name: str | None) -> None:
+    model, offer = first(paths, history, name)
+    from edgellm_tui.app import ChatApp
+
+    app = ChatApp(paths, settings, history, model, offer)
+    app.run()
+    if app.failure is not None:
+        log = paths.logs / "chat.log"
+        _note(log, app.failure)
+        raise EdgeError(
+            f"the chat ended with an internal error: {type(app.failure).__name__}: {app.failure}",
+            hint=f"your conversations are kept; `edgellm chat` goes on. What happened is in {log}",
+        ) from app.failure
+
+
+def first(paths: Paths, history: History, name: str | None) -> tuple[Model | None, Model | None]:
+    """Whom to ask, or else what to offer. Raises InvalidName, NotFound, … for a name that is neither."""
+    here = [model for model in listed(paths, set()) if model.here]
+    if name is None:
+        kept = history.preference("model")
+        chosen = next((model for model in here if model.name == kept), here[0] if here else None)
+        return (chosen, None) if chosen is not None else (None, offered(paths, STARTER))
+    try:
+        wanted = str(Store(paths).require(name).full_name)
+    except NotFound:
+        offer = offered(paths, name)
+        if offer is None:
+            raise
+        return None, offer
+    return next((model for model in here if model.name == wanted), None), None
+
+
+def _note(log: Path, error: Exception) -> None:
+    """The traceback, for those who look into it."""
+    with contextlib.suppress(OSError), platform.open_private_log(log) as file:
+        file.write("".join(traceback.format_exception(error)).encode())

@@ -1,0 +1,64 @@
+"""The text of an answer, whole or while it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from markdown_it.token import Token
+from textual.widgets import Markdown
+from textual.widgets.markdown import MarkdownBlock, MarkdownStream
+
+from edgellm.inert import label
+from edgellm_tui.markdown.blocks import Grid, Item, ItemList, Paragraph
+from edgellm_tui.markdown.code import CodeBlock
+from edgellm_tui.markdown.parser import parser, readable
+from edgellm_tui.messages import CopyAsked
+
+
+class AnswerText(Markdown):
+    """Give it the text at once, or `write` it piece by piece and `finish`."""
+
+    BLOCKS: ClassVar[dict[str, type[MarkdownBlock]]] = {  # type: ignore[misc]
+        **Markdown.BLOCKS,
+        "fence": CodeBlock,
+        "code_block": CodeBlock,
+        "bullet_list_open": ItemList,
+        "ordered_list_open": ItemList,
+        "list_item_ordered_open": Item,
+        "list_item_unordered_open": Item,
+        "paragraph_open": Paragraph,
+        "table_open": Grid,
+    }
+
+    def __init__(self, text: str = "") -> None:
+        made = parser()  # one of its own: they are not safe to share between threads
+        super().__init__(readable(text), parser_factory=lambda: made, open_links=False)
+        self._flow: MarkdownStream | None = None
+
+    async def write(self, text: str) -> None:
+        """Append; what comes faster than it can be drawn is gathered."""
+        if self._flow is None:
+            self._flow = self.get_stream(self)
+        await self._flow.write(readable(text))
+
+    async def finish(self) -> None:
+        """Nothing more will be written."""
+        if self._flow is not None:
+            flow, self._flow = self._flow, None
+            await flow.stop()
+            for block in self.query(CodeBlock):
+                block.finish()
+
+    def _parse_markdown(self, tokens: Iterable[Token]) -> Iterable[MarkdownBlock]:
+        """The very first block is marked: it needs no distance. (`:first-child` would style all anew every time.)"""
+        at_top = self._last_parsed_line == 0
+        for block in super()._parse_markdown(tokens):
+            block.set_class(at_top, "head")
+            at_top = False
+            yield block
+
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
+        """An address that a model wrote is not opened: it may carry what was said to it. It can be copied and read."""
+        event.stop()
+        self.post_message(CopyAsked(event.href, f"the address {label(event.href, 60)}"))

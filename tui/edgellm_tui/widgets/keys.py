@@ -1,0 +1,32 @@
+"""The line at the bottom: the keys that mean something now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
+
+Key = tuple[str, str]  # as printed on it, what it does
+IDLE: Sequence[Key] = (
+    ("enter", "send"), ("^j", "newline"), ("^o", "model"), ("^r", "history"), ("^n", "new"), ("^p", "everything"),
+    ("f1", "help"),
+)  # fmt: skip
+ANSWERING: Sequence[Key] = (("esc", "stop"), ("^j", "newline"), ("pgup", "scroll"), ("^p", "everything"))
+FAILED: Sequence[Key] = (("enter", "try again"), ("^o", "model"), ("^r", "history"), ("^n", "new"), ("f1", "help"))
+CODE: Sequence[Key] = (("c", "copy code"), ("←→", "scroll"), ("tab", "next"), ("esc", "back to the prompt"))
+LIST: Sequence[Key] = (("↑↓", "choose"), ("enter", "open"), ("^b", "hide"), ("esc", "back to the prompt"))
+
+
+class KeyLine(Static):
+    keys: reactive[Sequence[Key]] = reactive(IDLE)
+
+    def render(self) -> Content:
+        shown = Content(" ")
+        for index, (key, meaning) in enumerate(self.keys):
+            part = Content.assemble("" if index == 0 else "  ", (key, "bold $text-muted"), f" {meaning}")
+            if shown.cell_length + part.cell_length > self.size.width - 1:
+                break
+            shown += part
+        return shown

@@ -1,0 +1,93 @@
+"""Where the user writes. It grows upward with what is written."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Label, TextArea
+
+from edgellm.inert import inert
+from edgellm_tui.messages import EmptySubmitted, Submitted
+
+
+class PromptArea(TextArea):
+    """Enter sends; ctrl+j and shift+enter begin a new line."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "send", id="prompt.send"),
+        Binding("ctrl+j,shift+enter,alt+enter", "newline", "newline", id="prompt.newline"),
+        Binding("up", "up_or_recall", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, tab_behavior="focus")
+        self.cursor_blink = False
+        self.last_question = ""
+
+    def action_submit(self) -> None:
+        """It is empty at once: what is typed from now on belongs to the next question."""
+        text = self.text
+        if text.strip():
+            self.text = ""
+            self.post_message(Submitted(text))
+        else:
+            self.post_message(EmptySubmitted())
+
+    def put_back(self, text: str) -> None:
+        """Not now: there it is again."""
+        self.text = text + self.text
+        self.move_cursor(self.document.end)
+
+    def action_newline(self) -> None:
+        self.insert("\n")
+        self.scroll_cursor_visible()
+
+    def action_up_or_recall(self) -> None:
+        """In an empty prompt: the last question again, to be changed."""
+        if not self.text and self.last_question:
+            self.text = self.last_question
+            self.move_cursor(self.document.end)
+        else:
+            self.action_cursor_up()
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Its own keys act in the order in which they are typed. A binding would wait for its turn elsewhere, and enter
+        would take more, or less, than what was typed before it.
+        """
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            if binding.action in ("submit", "newline"):
+                event.prevent_default()
+                event.stop()
+                await self.run_action(binding.action)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        """What comes from elsewhere may hold control sequences."""
+        event.prevent_default()
+        event.stop()
+        result = self.replace(inert(event.text.replace("\r\n", "\n").replace("\r", "\n")), *self.selection)
+        self.move_cursor(result.end_location)
+
+
+class Prompt(Horizontal):
+    """The area with its mark."""
+
+    def compose(self) -> ComposeResult:
+        yield Label("›", id="mark")
+        yield PromptArea()
+
+    @property
+    def area(self) -> PromptArea:
+        return self.query_one(PromptArea)
+
+    @property
+    def text(self) -> str:
+        return self.area.text
+
+    def invite(self, words: str) -> None:
+        """What stands in it while nothing is written."""
+        self.area.placeholder = Content(words)

@@ -1,0 +1,39 @@
+"""Conversations at the left, on screens that have the room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from edgellm.units import ago
+from edgellm_tui.messages import ConversationChosen
+from edgellm_tui.records import Conversation
+
+MOST = 200
+
+
+class Sidebar(OptionList):
+    """The latest first; the one being held is marked."""
+
+    def show(self, conversations: Sequence[Conversation], current: int | None) -> None:
+        self.clear_options()
+        self.add_options([_option(each, each.id == current) for each in conversations])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if event.option_id is not None:
+            self.post_message(ConversationChosen(int(event.option_id)))
+
+
+def _option(conversation: Conversation, current: bool) -> Option:
+    title = conversation.title or "untitled"
+    room = 25
+    shown = title if len(title) <= room else title[: room - 1] + "…"
+    mark = "▌" if current else " "
+    age = ago(time.time() - conversation.updated)
+    text = Content.assemble((mark, "$text-primary"), (shown, "bold" if current else ""), "\n ", (age, "$text-muted"))
+    return Option(text, id=str(conversation.id))
