@@ -68,6 +68,25 @@ def pull(
     pull_model(reference, name, json=json, quiet=quiet)
 
 
+@app.command()
+def convert(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="It holds config.json and *.safetensors.")],
+    target: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The GGUF file; by default named for the folder."),
+    ] = None,
+    out_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="bf16, f16 or f32; by default as the weights are.")
+    ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Turn a model's published folder into one GGUF file."""
+    from edgellm.cli.convert import convert_folder
+
+    convert_folder(folder, target, out_type, json=json, quiet=quiet)
+
+
 @app.command("list")
 def list_(
     sort: Annotated[str, typer.Option("--sort", help="name, params, size, context or used.")] = "name",

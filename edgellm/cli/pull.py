@@ -24,6 +24,7 @@ _STAGES = {
     "download": "downloading",
     "verify": "verifying",
     "copy": "copying",
+    "convert": "converting",
     "publish": "putting it into the store",
 }
 
@@ -72,7 +73,7 @@ class _Pull:
         return result
 
     def _report(self, progress: PullProgress) -> None:
-        if progress.stage in ("download", "copy") and progress.total:
+        if progress.stage in ("download", "copy", "convert") and progress.total:
             self._bar.update(progress.done, progress.total, progress.detail)
         else:
             self._output.status(progress.detail or f"{_STAGES[progress.stage]} …")

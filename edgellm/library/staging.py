@@ -17,7 +17,7 @@ import msgspec
 from edgellm import units
 from edgellm.errors import DiskFull, EdgeError, LibraryError
 
-Stage = Literal["resolve", "download", "verify", "copy", "publish"]
+Stage = Literal["resolve", "download", "verify", "copy", "convert", "publish"]
 
 CHUNK: Final = 1 << 20  # bytes read, hashed and written at a time
 REPORT_S: Final = 0.1  # seconds between two reports of one stage
