@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
+from edgellm.contracts.embedding import EmbeddingPlugin
 from edgellm.contracts.engine import Available, EnginePlugin, ModelFile, Unavailable
 from edgellm.errors import AppUnavailable, EngineUnavailable
 
@@ -85,6 +86,24 @@ def app(name: str) -> App:
                 ) from error
             return found
     raise AppUnavailable(f"no app named {name} is installed", hint="reinstall edgellm")
+
+
+def embedder_for(model: ModelFile) -> EmbeddingPlugin:
+    """The engine to make embeddings with `model`. EngineUnavailable says every reason."""
+    reasons = []
+    for name in engine_names():
+        plugin = engine(name)
+        if not isinstance(plugin, EmbeddingPlugin):
+            reasons.append(f"{name}: makes no embeddings")
+            continue
+        refusal = plugin.embeds(model)
+        if refusal is None:
+            return plugin
+        reasons.append(f"{name}: {refusal}")
+    raise EngineUnavailable(
+        "no engine can make embeddings with this model (" + "; ".join(reasons or ["none installed"]) + ")",
+        hint="`edgellm doctor` shows what is installed",
+    )
 
 
 def _load(entry: EntryPoint) -> EnginePlugin:

@@ -23,23 +23,25 @@ from msgspec.structs import replace
 from edgellm import __version__
 from edgellm.config import Settings
 from edgellm.contracts.backend import Health, LoadedModel
-from edgellm.contracts.engine import ENGINE_STATE
+from edgellm.contracts.embedding import EmbedRequest
+from edgellm.contracts.engine import ENGINE_STATE, ModelFile
 from edgellm.contracts.events import Event, Failed
 from edgellm.contracts.request import GenerateRequest, Sampling
 from edgellm.engine.admission import ModelPlan, Wanted
 from edgellm.engine.limits import Limits
 from edgellm.engine.patience import Supervision
 from edgellm.engine.pool import ModelPool
-from edgellm.engine.protocol import Load
+from edgellm.engine.protocol import Load, Request
 from edgellm.engine.supervisor import LocalModel
-from edgellm.errors import EdgeError, ErrorInfo
+from edgellm.errors import EdgeError, ErrorInfo, InvalidRequest
 from edgellm.formats.gguf import read_model
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths
 from edgellm.placement import machine
+from edgellm.placement.embedding import place_embedder
 from edgellm.placement.plan import place
-from edgellm.plugins import engine_for
+from edgellm.plugins import embedder_for, engine_for
 from edgellm.presets import preset
 from edgellm.units import MIB
 
@@ -110,10 +112,40 @@ class Service:
         """Answer. Whatever goes wrong, a model that is not there included, comes as `Failed`. Closing cancels."""
         try:
             manifest = self._require(request.model)
+            if manifest.summary.embeds:
+                raise InvalidRequest(
+                    f"{manifest.full_name} makes embeddings, not text",
+                    hint="send texts to /v1/embeddings; for answers name another model (`edgellm list`)",
+                    param="model",
+                )
             request = self._filled(request, manifest)
         except EdgeError as error:
             yield Failed(error.info)
             return
+        async with aclosing(self._answer(manifest, request)) as events:
+            async for event in events:
+                yield event
+
+    async def embed(self, request: EmbedRequest) -> AsyncGenerator[Event, None]:
+        """Make embeddings; as `generate` otherwise."""
+        try:
+            manifest = self._require(request.model)
+            if not manifest.summary.embeds:
+                raise InvalidRequest(
+                    f"{manifest.full_name} writes text and makes no embeddings",
+                    hint="name a model made for embeddings: `edgellm pull all-minilm` fetches one",
+                    param="model",
+                )
+        except EdgeError as error:
+            yield Failed(error.info)
+            return
+        limits = [seconds for seconds in (request.timeout_s, self._settings.request_timeout_s) if seconds]
+        request = replace(request, model=str(manifest.full_name), timeout_s=min(limits, default=None))
+        async with aclosing(self._answer(manifest, request)) as events:
+            async for event in events:
+                yield event
+
+    async def _answer(self, manifest: Manifest, request: Request) -> AsyncGenerator[Event, None]:
         self._store.touch(manifest.full_name)
         async with aclosing(self._pool.generate(self._wanted(manifest), request)) as events:
             async for event in events:
@@ -164,6 +196,8 @@ class Service:
         settings = self._settings
         path = self._store.model_path(manifest)
         file = read_model(path)
+        if manifest.summary.embeds:
+            return self._plan_embedder(manifest, file, memory)
         engine = engine_for(file)
         cost = engine.cost_model(file)
         placement = place(file, cost, settings, memory, machine.cores())
@@ -178,6 +212,16 @@ class Service:
         )
         load = Load(engine.name, str(path), placement, str(manifest.full_name), limits)
         return ModelPlan(load, cost.total(placement.capacity))
+
+    def _plan_embedder(self, manifest: Manifest, file: ModelFile, memory: machine.Memory) -> ModelPlan:
+        settings = self._settings
+        embedder = embedder_for(file)
+        placement, size = place_embedder(
+            file, lambda batch: embedder.embedding_cost(file, batch), settings, memory, machine.cores()
+        )
+        limits = Limits(queue_requests=settings.queue_requests, queue_tokens=settings.queue_tokens)
+        load = Load(embedder.name, str(file.path), placement, str(manifest.full_name), limits, embeds=True)
+        return ModelPlan(load, size)
 
     def _make_model(self, load: Load) -> LocalModel:
         settings = self._settings

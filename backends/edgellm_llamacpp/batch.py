@@ -67,6 +67,10 @@ class Batch:
         self.struct.n_tokens = total
         return last
 
+    def ask_all(self) -> None:
+        """Mark every token as one whose output is wanted."""
+        self._outputs[: self.struct.n_tokens] = 1
+
 
 def _pointer(array: np.ndarray[Any, Any], kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, kind)

@@ -32,6 +32,13 @@ def cost_model(model: ModelFile) -> CostModel:
     )
 
 
+def embedding_cost(model: ModelFile, batch_tokens: int) -> CostModel:
+    """For calls of `batch_tokens` tokens: the same, with scratch for all of them at once and no logits."""
+    cost = cost_model(model)
+    more = max(0, batch_tokens - MICRO_BATCH) * F32_BYTES * _activations_per_token(model)
+    return CostModel(cost.weights, cost.kv_per_token, cost.overhead + more)
+
+
 def kv_values_per_token(model: ModelFile) -> int:
     """Numbers stored per token over all layers, from the shapes of the projections that make them.
 
@@ -71,12 +78,15 @@ def _head_size(model: ModelFile, key: str) -> int:
 
 def _scratch(model: ModelFile) -> int:
     """Activations of a micro-batch, rows of logits, the vocabulary: fitted, upwards, to what llama.cpp reports."""
-    embedding = _number(model, "embedding_length")
-    widest = max((t.shape[-1] for t in model.tensors if ".ffn_up" in t.name or ".ffn_gate" in t.name), default=0)
     vocabulary = max((t.shape[-1] for t in model.tensors if t.name == "token_embd.weight"), default=0)
-    activations = MICRO_BATCH * (8 * embedding + 3 * widest)
+    activations = MICRO_BATCH * _activations_per_token(model)
     logits = 2 * SEQUENCES * vocabulary
     return F32_BYTES * (activations + logits) + 2 * WORD * vocabulary
+
+
+def _activations_per_token(model: ModelFile) -> int:
+    widest = max((t.shape[-1] for t in model.tensors if ".ffn_up" in t.name or ".ffn_gate" in t.name), default=0)
+    return 8 * _number(model, "embedding_length") + 3 * widest
 
 
 def _number(model: ModelFile, key: str) -> int:

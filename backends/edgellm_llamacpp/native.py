@@ -179,8 +179,10 @@ def max_outputs(placement: Placement) -> int:
     return min(placement.batch_tokens, placement.max_sequences + DRAFT_OUTPUTS)
 
 
-def open_context(lib: Library, model: Model, placement: Placement) -> Context:
+def open_context(lib: Library, model: Model, placement: Placement, *, embeds: bool = False) -> Context:
     """KV memory and scratch for `placement`. Every parameter that matters is set: the defaults fit one chat at a time.
+
+    `embeds`: vectors of whole texts are wanted, each text in one piece; how they are pooled, the file says.
 
     Raises LoadFailed.
     """
@@ -205,6 +207,10 @@ def open_context(lib: Library, model: Model, placement: Placement) -> Context:
     params.embeddings = False
     params.offload_kqv = params.op_offload = placement.gpu_layers != 0
     params.no_perf = True
+    if embeds:
+        params.embeddings = True
+        params.pooling_type = api.LLAMA_POOLING_TYPE_UNSPECIFIED
+        params.n_ubatch = params.n_outputs_max = params.n_outputs_max_per_seq = placement.batch_tokens
     # Windowed layers keep min(capacity, window x sequences + batch) cells: the same memory for small capacities,
     # less for large ones. What they forget, `reusable` sees in the lowest position still there.
     params.swa_full = False
@@ -217,7 +223,7 @@ def open_context(lib: Library, model: Model, placement: Placement) -> Context:
             hint="a smaller context or fewer sequences needs less memory",
         )
     context = Context(lib, model, pointer)
-    if not context.memory:
+    if not context.memory and not embeds:
         raise LoadFailed("the model keeps no memory of a text", hint="this engine runs models that generate text")
     return context
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
 from edgellm.contracts.engine import (
     Available,
     CostModel,
-    EnginePlugin,
     ModelFile,
     Placement,
     Tokenizer,
@@ -18,6 +18,7 @@ from edgellm.contracts.engine import (
     Unavailable,
 )
 from edgellm.errors import LoadFailed
+from edgellm.formats.summary import makes_embeddings
 
 if TYPE_CHECKING:
     from edgellm_llamacpp.native import Library, Model
@@ -36,10 +37,6 @@ _NOT_MODELS = {
     "adapter": "it is an adapter; run the model it belongs to",
     "imatrix": "it is an importance matrix for quantising, not a model",
 }
-_EMBEDDERS = frozenset(
-    {"bert", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3"}
-    | {"eurobert", "gemma-embedding", "t5encoder"}
-)
 
 
 class LlamaCppPlugin:
@@ -76,19 +73,24 @@ class LlamaCppPlugin:
             return _NOT_MODELS[kind]
         if model.architecture == "clip":
             return _NOT_MODELS["mmproj"]
-        causal = model.metadata.get(f"{model.architecture}.attention.causal", True)
-        if model.architecture in _EMBEDDERS or causal is False:
-            return f"{model.architecture} models make embeddings, not text"
-        if not model.tensors:
-            return "the file holds a vocabulary and no weights"
-        if model.metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
-            return "the file has no tokenizer"
-        return None
+        if makes_embeddings(model):
+            return f"this {model.architecture} model makes embeddings, not text"
+        return _incomplete(model)
+
+    def embeds(self, model: ModelFile) -> str | None:
+        if not makes_embeddings(model):
+            return f"this {model.architecture} model is not made for embeddings"
+        return _incomplete(model)
 
     def cost_model(self, model: ModelFile) -> CostModel:
         from edgellm_llamacpp.costs import cost_model
 
         return cost_model(model)
+
+    def embedding_cost(self, model: ModelFile, batch_tokens: int) -> CostModel:
+        from edgellm_llamacpp.costs import embedding_cost
+
+        return embedding_cost(model, batch_tokens)
 
     def tokenizer(self, model: ModelFile) -> Tokenizer:
         """Raises LoadFailed when the file has no usable vocabulary."""
@@ -117,6 +119,31 @@ class LlamaCppPlugin:
         self._open[_key(model.path)] = opened
         progress(1.0)
         return LlamaCppRunner(lib, opened, context, placement)
+
+    def load_embedder(
+        self, model: ModelFile, placement: Placement, progress: Callable[[float], None]
+    ) -> EmbeddingRunner:
+        from edgellm_llamacpp.embedding import LlamaCppEmbedder
+        from edgellm_llamacpp.native import open_context, open_model
+
+        lib = _library()
+        _check(lib, placement)
+        opened = open_model(lib, model.path, placement, progress)
+        if lib.api.llama_model_has_encoder(opened.pointer) and lib.api.llama_model_has_decoder(opened.pointer):
+            raise LoadFailed(f"{model.path.name} is an encoder-decoder model", hint="this engine embeds with encoders")
+        embedder = LlamaCppEmbedder(lib, opened, open_context(lib, opened, placement, embeds=True), placement)
+        self._open[_key(model.path)] = opened
+        progress(1.0)
+        return embedder
+
+
+def _incomplete(model: ModelFile) -> str | None:
+    """What a file lacks to be run."""
+    if not model.tensors:
+        return "the file holds a vocabulary and no weights"
+    if model.metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
+        return "the file has no tokenizer"
+    return None
 
 
 def _library() -> Library:
@@ -165,4 +192,4 @@ def _refuse(lib: Library, opened: Model, name: str) -> None:
         raise LoadFailed(f"{name} is a diffusion model", hint="this engine runs models that write token by token")
 
 
-plugin: EnginePlugin = LlamaCppPlugin()
+plugin: EmbeddingPlugin = LlamaCppPlugin()

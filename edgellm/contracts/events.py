@@ -109,6 +109,13 @@ class ChoiceDone(msgspec.Struct, frozen=True, tag="choice_done"):
     choice: int = 0
 
 
+class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
+    """The vectors of a request for embeddings, each of length one: float32, little-endian, one text after the other."""
+
+    vectors: bytes
+    dimensions: int
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     usage: Usage
     timings: Timings
@@ -118,4 +125,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: ErrorInfo
 
 
-Event = Progress | Started | ReasoningDelta | TextDelta | Slid | ChoiceDone | Finished | Failed
+Event = Progress | Started | ReasoningDelta | TextDelta | Slid | ChoiceDone | Embedded | Finished | Failed

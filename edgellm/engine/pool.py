@@ -17,9 +17,8 @@ import msgspec
 from edgellm.config import Settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed
-from edgellm.contracts.request import GenerateRequest
 from edgellm.engine.admission import Entry, ModelPlan, Wanted, describe, memory_if_idle_left, memory_now
-from edgellm.engine.protocol import Load
+from edgellm.engine.protocol import Load, Request
 from edgellm.engine.supervisor import LocalModel
 from edgellm.errors import EdgeError, InsufficientMemory, RequestTimeout, Unavailable
 from edgellm.placement.machine import Memory
@@ -46,7 +45,7 @@ class ModelPool:
 
     # -- using models ------------------------------------------------------------------------------
 
-    async def generate(self, wanted: Wanted, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+    async def generate(self, wanted: Wanted, request: Request) -> AsyncGenerator[Event, None]:
         """Stream an answer of that model, loaded if need be. The request's time limit covers making room, too."""
         began = time.monotonic()
         try:

@@ -27,9 +27,9 @@ REAP_S = 5.0  # the kernel's time to take away a killed process
 _SETTLE_S = 0.5  # between the two signs of an end: exit, and end of output
 
 
-def worker_argv() -> list[str]:
+def worker_argv(*, embeds: bool = False) -> list[str]:
     """The command of a worker. -P: the folder the daemon happens to run in must not shadow any module."""
-    return [sys.executable, "-P", "-m", "edgellm.engine.worker"]
+    return [sys.executable, "-P", "-m", "edgellm.engine.embedding_worker" if embeds else "edgellm.engine.worker"]
 
 
 class WorkerLog:

@@ -1,6 +1,6 @@
 """What the daemon and a worker say to each other: 4-byte big-endian length, then one msgpack message.
 
-    daemon -> worker   Load  Generate  Cancel  Shutdown
+    daemon -> worker   Load  Generate | Embed  Cancel  Shutdown
     worker -> daemon   Hello (first)  Loading  Ready | LoadError  Emitted  Heartbeat
 
 All events of one step travel in one `Emitted`. End of file on the worker's stdin means the daemon is gone.
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from edgellm.contracts.embedding import EmbedRequest
 from edgellm.contracts.engine import Placement, RunnerInfo
 from edgellm.contracts.events import Event
 from edgellm.contracts.request import GenerateRequest
@@ -32,10 +33,15 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     placement: Placement
     model: str  # the name users know, for messages
     limits: Limits = Limits()
+    embeds: bool = False  # for a worker that makes embeddings
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
     request: GenerateRequest
+
+
+class Embed(msgspec.Struct, frozen=True, tag=True):
+    request: EmbedRequest
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -84,12 +90,18 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     kv_used: int  # units of RunnerInfo.capacity
 
 
-ToWorker = Load | Generate | Cancel | Shutdown
+Request = GenerateRequest | EmbedRequest
+ToWorker = Load | Generate | Embed | Cancel | Shutdown
 FromWorker = Hello | Loading | Ready | LoadError | Emitted | Heartbeat
 
 
 class ProtocolError(Exception):
     """The other side does not speak this protocol."""
+
+
+def asking(request: Request) -> Generate | Embed:
+    """The message that carries a request."""
+    return Embed(request) if isinstance(request, EmbedRequest) else Generate(request)
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 
 from edgellm.contracts.events import Event, Failed, Finished, Progress, Started
-from edgellm.contracts.request import GenerateRequest
 from edgellm.engine.deltas import Delta, joined
+from edgellm.engine.protocol import Request
 from edgellm.errors import EdgeError
 
 # Text a lagging reader has not taken is joined into pieces of about this size: fewer events, no quadratic copying.
@@ -23,7 +23,7 @@ class AnswerStream:
     ended     the last event is in; nothing more will be taken
     """
 
-    def __init__(self, request: GenerateRequest, limit_bytes: int) -> None:
+    def __init__(self, request: Request, limit_bytes: int) -> None:
         self.request = request
         self.sent = False
         self.started = False

@@ -25,20 +25,20 @@ import msgspec
 from edgellm.contracts.backend import Health, State
 from edgellm.contracts.engine import RunnerInfo
 from edgellm.contracts.events import Event, Failed, Finished, Progress
-from edgellm.contracts.request import GenerateRequest
 from edgellm.engine.patience import Restarts, Supervision
 from edgellm.engine.process import WorkerProcess, within, worker_argv
 from edgellm.engine.protocol import (
     Cancel,
     Emitted,
     FromWorker,
-    Generate,
     Heartbeat,
     Hello,
     Load,
     LoadError,
     Loading,
     Ready,
+    Request,
+    asking,
 )
 from edgellm.engine.stream import AnswerStream
 from edgellm.engine.watchdog import Watchdog
@@ -73,7 +73,7 @@ class LocalModel:
         self._limits = supervision or Supervision()
         self._log_path = log_path
         self._environment = environment
-        self._argv = list(argv) if argv is not None else worker_argv()
+        self._argv = list(argv) if argv is not None else worker_argv(embeds=load.embeds)
         self._state: State = "stopped"
         self._error: EdgeError | None = None  # why restarting or failed
         self._loaded = 0.0  # 0..1
@@ -130,7 +130,7 @@ class LocalModel:
             detail = self._error.message
         return Health(self._state, running, waiting, detail)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Stream the answer; while the model loads, `Progress("load", …)` comes first. Closing cancels the request."""
         # The worker gets an id of our own: a caller may reuse one while events of its cancelled namesake are under way.
         number = f"{request.id}/{next(self._numbers)}"
@@ -201,7 +201,7 @@ class LocalModel:
             if stream.ended:
                 continue
             try:
-                worker.post(Generate(stream.request))
+                worker.post(asking(stream.request))
                 stream.sent = True
             except EdgeError as error:
                 stream.fail(error)

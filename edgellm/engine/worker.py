@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from edgellm import __version__
 from edgellm.contracts.engine import Tokenizer, TokenRunner
@@ -70,7 +70,7 @@ class Pipe:
             except OSError:
                 os._exit(0)  # nobody listens any more
 
-    def read_into(self, inbox: queue.SimpleQueue[ToWorker | Prepared]) -> None:
+    def read_into(self, inbox: queue.SimpleQueue[Any]) -> None:
         """Runs until the daemon closes the pipe, then ends the process: native code may be deep in a step."""
         reader = protocol.FrameReader(ToWorker)
         descriptor = self._source.fileno()
@@ -85,7 +85,7 @@ class Worker:
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
-        self._inbox: queue.SimpleQueue[ToWorker | Prepared] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._model = ""
         self._core: EngineCore | None = None
         self._encoder: PromptEncoder | None = None
@@ -186,7 +186,7 @@ class Worker:
                     pass  # one model per process; the daemon never asks twice
         return True
 
-    def _messages(self, wait: bool) -> Iterable[ToWorker | Prepared]:
+    def _messages(self, wait: bool) -> Iterable[Any]:
         if wait:
             yield self._inbox.get()
         while True:
@@ -261,21 +261,22 @@ def _log_without_content(error: Exception) -> None:
     sys.stderr.flush()
 
 
-def main() -> None:
+def serve(kind: type[Worker]) -> None:
+    """Run a worker on this process's standard input and output, and exit with it."""
     from edgellm import platform
 
     source, sink = platform.take_stdio_for_frames()
     platform.become_killable_with_parent()
     code = 0
     try:
-        Worker(Pipe(source, sink)).run()
+        kind(Pipe(source, sink)).run()
     except Exception:  # the daemon keeps the end of stderr for its error message
         traceback.print_exc()
         code = 1
-    # Not a return from main: daemon threads and native libraries may hold up, or crash, a normal exit.
+    # Not a return: daemon threads and native libraries may hold up, or crash, a normal exit.
     sys.stderr.flush()
     os._exit(code)
 
 
 if __name__ == "__main__":
-    main()
+    serve(Worker)

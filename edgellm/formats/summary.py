@@ -12,6 +12,11 @@ from edgellm.contracts.engine import ModelFile
 from edgellm.formats.gguf_types import FILE_TYPES
 
 _LONGEST_NAME = 100
+_POOLINGS = (1, 2, 3)  # the mean, the first token, the last
+_ENCODERS = frozenset(
+    {"bert", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3"}
+    | {"eurobert", "gemma-embedding", "t5encoder"}
+)
 
 
 class ModelSummary(msgspec.Struct, frozen=True):
@@ -24,6 +29,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
     context: int  # trained context, tokens; 0 where the file does not say
     layers: int  # 0 where the file does not say
     has_chat_template: bool
+    embeds: bool = False  # makes embeddings, not text
 
 
 def summarise(model: ModelFile) -> ModelSummary:
@@ -37,7 +43,15 @@ def summarise(model: ModelFile) -> ModelSummary:
         context=_count(metadata.get(f"{architecture}.context_length")),
         layers=_count(metadata.get(f"{architecture}.block_count")),
         has_chat_template=bool(_text(metadata.get("tokenizer.chat_template"))),
+        embeds=makes_embeddings(model),
     )
+
+
+def makes_embeddings(model: ModelFile) -> bool:
+    """Whether it is for embeddings: an encoder, or a decoder whose file says how vectors are pooled."""
+    if model.architecture in _ENCODERS or model.metadata.get(f"{model.architecture}.attention.causal") is False:
+        return True
+    return model.metadata.get(f"{model.architecture}.pooling_type") in _POOLINGS
 
 
 def _quantization(model: ModelFile) -> str:

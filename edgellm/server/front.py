@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from edgellm.contracts.embedding import EmbedRequest
 from edgellm.contracts.events import Event
 from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import Unavailable
@@ -41,13 +42,20 @@ class Front:
             raise Unavailable("the daemon is stopping", hint="send the request again in a moment", retry_after=1.0)
         return self.service.model(name)
 
-    async def generate(self, request: GenerateRequest, model: ModelCard) -> AsyncGenerator[Event, None]:
+    def generate(self, request: GenerateRequest, model: ModelCard) -> AsyncGenerator[Event, None]:
         """The events of an accepted request, counted. Closing cancels it."""
+        return self._counted(self.service.generate(request), model)
+
+    def embed(self, request: EmbedRequest, model: ModelCard) -> AsyncGenerator[Event, None]:
+        """The same, for embeddings."""
+        return self._counted(self.service.embed(request), model)
+
+    async def _counted(self, answer: AsyncGenerator[Event, None], model: ModelCard) -> AsyncGenerator[Event, None]:
         follower = self.metrics.follow(model.name)
         self.running += 1
         self._none_running.clear()
         try:
-            async with aclosing(self.service.generate(request)) as events:
+            async with aclosing(answer) as events:
                 async for event in events:
                     follower.see(event)
                     yield event

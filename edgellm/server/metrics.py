@@ -10,7 +10,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edgellm.contracts.backend import LoadedModel
-from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, ReasoningDelta, TextDelta, Timings, Usage
+from edgellm.contracts.events import (
+    ChoiceDone,
+    Embedded,
+    Event,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    TextDelta,
+    Timings,
+    Usage,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SPANS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
@@ -96,6 +106,8 @@ class Follower:
                 self._text(time.monotonic())
             case ChoiceDone(reason):
                 self._outcome = reason
+            case Embedded():
+                self._outcome = "embedded"
             case Finished(usage, timings):
                 self._metrics.finished(self._model, usage, timings)
             case Failed(error):

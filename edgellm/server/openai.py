@@ -1,4 +1,4 @@
-"""OpenAI's API: chat completions, completions, models. What the official client and those like it speak."""
+"""OpenAI's API: chat completions, completions, embeddings, models. What the official client and those like it speak."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from edgellm.contracts.events import Event, Failed
 from edgellm.errors import NotFound
-from edgellm.server import openai_requests
+from edgellm.server import embeddings, openai_requests
 from edgellm.server.answer import StreamedAnswer, WholeAnswer
 from edgellm.server.body import Limits, read_body
 from edgellm.server.front import Front
@@ -36,6 +36,7 @@ def router(front: Front, limits: Limits) -> APIRouter:
     routes = APIRouter(prefix="/v1")
     routes.add_api_route("/chat/completions", api.chat_completions, methods=["POST"], response_model=None)
     routes.add_api_route("/completions", api.completions, methods=["POST"], response_model=None)
+    routes.add_api_route("/embeddings", api.embeddings, methods=["POST"], response_model=None)
     routes.add_api_route("/models", api.models, methods=["GET"], response_model=None)
     routes.add_api_route("/models/{name:path}", api.model, methods=["GET"], response_model=None)
     return routes
@@ -53,6 +54,12 @@ class OpenAI:
 
     async def completions(self, request: Request) -> Response:
         return await self._answer(request, "completion", "cmpl-", openai_requests.completion)
+
+    async def embeddings(self, request: Request) -> Response:
+        asked = embeddings.parse(await read_body(request, self._limits), "embd-" + uuid.uuid4().hex)
+        card = self._find(asked.request.model)
+        events = self._front.embed(asked.request, card)
+        return WholeAnswer(events, lambda events: embeddings.answer(events, card.name, asked))
 
     async def models(self) -> Response:
         return _json({"object": "list", "data": [_model(card) for card in self._front.service.models()]})
