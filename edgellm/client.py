@@ -238,6 +238,11 @@ class DaemonClient:
             time.sleep(_POLL_S)
         return True
 
+    def make_way(self) -> bool:
+        """Ask a daemon in the background to end, unless it has something to do; whether it ends."""
+        answer = self._ask("POST", "/edgellm/v1/shutdown", {"if_idle": True}, accept=(202, 409))
+        return bool(answer.get("stopping"))
+
     def close(self) -> None:
         self._http.close()
 

@@ -8,6 +8,7 @@ keys       API keys, and the file that holds their hashes
 body       requests: read within limits, decoded, refused by the name of the field
 answer     events to HTTP: status, hang-ups; sse: the wire formats and keep-alives
 errors     errors as HTTP answers
+openapi    the description of all routes; openapi_schemas: the shapes of answers in it
 front      what every dialect goes through: draining, activity, metrics
 daemon     the process: lock, signals, idle exit
 binding    its socket; web, protocol: uvicorn as the daemon needs it, with deadlines

@@ -17,6 +17,7 @@ from edgellm.server import metrics, native, openai
 from edgellm.server.body import Limits
 from edgellm.server.errors import ClientGone, Refusal, error_response
 from edgellm.server.front import Front
+from edgellm.server.openapi import document
 from edgellm.server.security import Guard, Security
 from edgellm.service import Service
 
@@ -36,13 +37,14 @@ def build_app(
     *,
     limits: Limits | None = None,
     shutdown: Callable[[], None] | None = None,
+    replaceable: bool = False,
 ) -> FastAPI:
     """The application; its `state.front` is the `Front` through which all requests pass.
 
-    `shutdown` is called when a client that knows the daemon's token asks for the end.
+    `shutdown` is called when a client that knows the daemon's token asks for the end; `replaceable` as `Front` has it.
     """
     limits = limits or Limits()
-    front = Front(service)
+    front = Front(service, replaceable=replaceable)
     app = FastAPI(title="edgellm", version=__version__, openapi_url=None, redirect_slashes=False)
     app.state.front = front
     app.include_router(openai.router(front, limits))
@@ -87,6 +89,11 @@ def _add_monitoring(app: FastAPI, front: Front, security: Security) -> None:
         """For people with a browser, and for clients of other servers that ask whether one is here."""
         url = f"http://{request.headers['host']}"
         return Response(_GREETING.format(version=__version__, url=url), media_type="text/plain")
+
+    @app.get("/openapi.json", response_model=None)
+    async def openapi() -> Response:
+        body = msgspec.json.encode(document(keys=security.keys.required()))
+        return Response(body, media_type="application/json")
 
     @app.get("/metrics", response_model=None)
     async def prometheus() -> Response:

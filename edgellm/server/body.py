@@ -17,6 +17,7 @@ from edgellm.server.errors import ClientGone, Refusal
 T = TypeVar("T")
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
+_UNKNOWN = re.compile(r"contains unknown field `(.+)`", re.DOTALL)
 _SEARCHED = 1 << 20  # bytes of a malformed body that are worth a second look
 
 
@@ -64,7 +65,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from error
+        if "got `float`" not in str(error):
+            raise _invalid(str(error)) from error
+        return _decode_with_whole_floats(body, kind)
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -72,6 +75,24 @@ def decode(body: bytes, kind: type[T]) -> T:
         if path is not None:
             raise InvalidRequest(f"{path} must be a finite number", param=path) from error
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+
+
+def _decode_with_whole_floats(body: bytes, kind: type[T]) -> T:
+    """JSON has one kind of number: 16.0 is as whole as 16, and some languages write it so."""
+    try:
+        return msgspec.convert(_whole(msgspec.json.decode(body)), kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    return value
 
 
 def _too_large(limits: Limits) -> Refusal:
@@ -90,6 +111,10 @@ def _invalid(message: str) -> InvalidRequest:
     if missing:
         path = f"{path}.{missing.group(1)}" if path else missing.group(1)
         return InvalidRequest(f"{path} is required", param=path)
+    unknown = _UNKNOWN.search(message)
+    if unknown:
+        path = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
+        return InvalidRequest(f"{path[:200]} is not supported", hint="leave it out", param=path[:200])
     if message.startswith("Invalid enum value"):
         message = "not one of the allowed values"
     message = message.replace("`", "").replace(" | ", " or ").replace("array", "list")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edgellm import __version__, platform
-from edgellm.client import DaemonInfo, info_path, read_info, unwritable
+from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info, unwritable
 from edgellm.config import Settings, load_settings
 from edgellm.errors import DaemonError, EdgeError, Interrupted
 from edgellm.paths import Paths, default_paths
@@ -61,19 +61,20 @@ def run_daemon(
         listening = bind(settings, any_port=detached, keyed=bool(keys.stored(keys.path_of(paths))))
         info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32))
         with contextlib.closing(listening), _announced(info, paths) as notice:
-            daemon = Daemon(settings, paths, info, notice)
-            asyncio.run(daemon.run(listening, detached=detached, preload=preload, on_ready=on_ready))
+            daemon = Daemon(settings, paths, info, notice, detached)
+            asyncio.run(daemon.run(listening, preload=preload, on_ready=on_ready))
 
 
 class Daemon:
     """What runs inside the event loop."""
 
-    def __init__(self, settings: Settings, paths: Paths, info: DaemonInfo, notice: Notice) -> None:
+    def __init__(self, settings: Settings, paths: Paths, info: DaemonInfo, notice: Notice, detached: bool) -> None:
         self._settings = settings
         self._paths = paths
         self._info = info
         self._notice = notice
         self._service = Service(settings, paths)
+        self._detached = detached
         self._ending = asyncio.Event()
         self._forced = asyncio.Event()
         self._signals = 0
@@ -84,7 +85,6 @@ class Daemon:
         self,
         listening: socket.socket,
         *,
-        detached: bool,
         preload: str | None,
         on_ready: Callable[[str], None] | None,
     ) -> None:
@@ -102,7 +102,7 @@ class Daemon:
                 await _started(server, serving)
                 if on_ready is not None:
                     on_ready(self._info.url)
-                await self._until_the_end(serving, front, detached)
+                await self._until_the_end(serving, front)
                 await self._leave(server, serving, front)
             finally:
                 await self._service.aclose(0.0)
@@ -139,13 +139,13 @@ class Daemon:
 
         limits = Limits()
         security = Security.of(self._settings, self._info.token, keys.path_of(self._paths))
-        app = build_app(self._service, security, limits=limits, shutdown=self._ending.set)
+        app = build_app(self._service, security, limits=limits, shutdown=self._ending.set, replaceable=self._detached)
         front: Front = app.state.front
         return web_server(app, limits), front
 
-    async def _until_the_end(self, serving: asyncio.Task[None], front: Front, detached: bool) -> None:
+    async def _until_the_end(self, serving: asyncio.Task[None], front: Front) -> None:
         waits = [asyncio.ensure_future(self._ending.wait()), asyncio.ensure_future(self._notice.keep()), serving]
-        if detached:
+        if self._detached:
             waits.append(asyncio.ensure_future(_unused(front, self._settings.idle_exit_s)))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -184,13 +184,22 @@ async def _unused(front: Front, idle_s: float) -> None:
 
 @contextlib.contextmanager
 def _alone(settings: Settings, paths: Paths, detached: bool) -> Iterator[None]:
-    """Hold the lock that only one daemon can hold. A detached one has the patience to see a leaving one out."""
+    """Hold the lock that only one daemon can hold.
+
+    A detached one has the patience to see a leaving one out; one in the foreground asks an idle detached one to leave.
+    """
     from filelock import FileLock, Timeout
 
     lock = FileLock(str(paths.runtime / "daemon.lock"))
     try:
         platform.make_private_folder(paths.runtime)
-        lock.acquire(timeout=settings.shutdown_grace_s + FORCED_S if detached else LOCK_S)
+        patience_s = settings.shutdown_grace_s + FORCED_S
+        try:
+            lock.acquire(timeout=patience_s if detached else LOCK_S)
+        except Timeout:
+            if detached or not _took_over(paths):
+                raise
+            lock.acquire(timeout=patience_s)
     except Timeout as error:
         info = read_info(paths)
         where = f" at {info.url} (pid {info.pid})" if info is not None else ""
@@ -201,6 +210,18 @@ def _alone(settings: Settings, paths: Paths, detached: bool) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _took_over(paths: Paths) -> bool:
+    """Whether the daemon that runs was in the background, had nothing to do, and now leaves."""
+    client = DaemonClient.find(paths)
+    if client is None:
+        return False
+    with client:
+        if not client.make_way():
+            return False
+    logger.info("taking the place of an idle daemon in the background (pid %d)", client.info.pid)
+    return True
 
 
 class Notice:

@@ -14,16 +14,20 @@ from edgellm.errors import Unavailable
 from edgellm.server.metrics import Metrics
 from edgellm.service import ModelCard, Service
 
+JUST_S = 0.5  # who has started a daemon, or read an answer, gets a moment to ask
+
 
 class Front:
     """The service as HTTP sees it. Used from one event loop."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, replaceable: bool = False) -> None:
+        """`replaceable`: the daemon runs in the background and may leave when another wants its place."""
         self.service = service
+        self._replaceable = replaceable
         self.metrics = Metrics(service.loaded)
         self.running = 0  # answers under way
         self.draining = False
-        self._last = time.monotonic()
+        self._last = self._answered = time.monotonic()
         self._none_running = asyncio.Event()
         self._none_running.set()
 
@@ -31,6 +35,11 @@ class Front:
     def idle_s(self) -> float:
         """Seconds since anybody last wanted something; 0 while an answer is under way."""
         return 0.0 if self.running else time.monotonic() - self._last
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether another daemon may take this one's place: no answer is under way or just over."""
+        return self._replaceable and not self.running and time.monotonic() - self._answered > JUST_S
 
     def touch(self) -> None:
         """Somebody wanted something."""
@@ -61,7 +70,7 @@ class Front:
                     yield event
         finally:
             follower.close()
-            self.touch()
+            self._last = self._answered = time.monotonic()
             self.running -= 1
             if not self.running:
                 self._none_running.set()

@@ -19,6 +19,7 @@ from edgellm.errors import InvalidRequest, Unauthorized
 from edgellm.presets import preset
 from edgellm.server.answer import StreamedAnswer
 from edgellm.server.body import Limits, decode, read_body
+from edgellm.server.errors import Refusal
 from edgellm.server.front import Front
 from edgellm.server.openai_requests import STOP_CHARACTERS, STOPS
 from edgellm.server.security import Security
@@ -28,8 +29,18 @@ from edgellm.server.template_options import checked_options
 PREFIX = "/edgellm/v1"
 
 
+class GenerateBody(GenerateRequest, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The request as it is. A field that nothing here knows would be a wish that is passed over in silence."""
+
+
 class StopBody(msgspec.Struct):
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class ShutdownBody(msgspec.Struct):
+    """`if_idle`: only a daemon in the background that has nothing to do, so that another can take its place."""
+
+    if_idle: bool = False
 
 
 def router(front: Front, security: Security, limits: Limits, shutdown: Callable[[], None] | None) -> APIRouter:
@@ -55,7 +66,7 @@ class Native:
 
     async def generate(self, request: Request) -> Response:
         """The status comes at once and progress with it: this client wants to see a model load."""
-        asked = checked(decode(await read_body(request, self._limits), GenerateRequest))
+        asked = checked(decode(await read_body(request, self._limits), GenerateBody))
         asked = msgspec.structs.replace(asked, id=f"edge-{uuid.uuid4().hex}", cache_key=request.state.cache_key)
         events = self._front.generate(asked, self._front.model(asked.model))
         return StreamedAnswer(events, _lines, self._limits, media_type="application/x-ndjson", ping=BLANK, hold=False)
@@ -71,6 +82,9 @@ class Native:
         """Only for those who can read daemon.json: an API key alone must not end everybody's daemon."""
         if self._shutdown is None or not self._security.token_known(request.headers):
             raise Unauthorized("stopping the daemon needs its own token", hint="use `edgellm stop`, as its user")
+        asked = decode(await read_body(request, self._limits), ShutdownBody)
+        if asked.if_idle and not self._front.may_leave:
+            raise Refusal(409, "busy", "this daemon is in use", hint=f"answers under way: {self._front.running}")
         self._shutdown()
         return _json({"stopping": True}, 202)
 

@@ -226,6 +226,11 @@ def _refuse_unsupported(body: _Body, neutral: dict[str, tuple[Any, ...]]) -> Non
             raise InvalidRequest(f"{name} is not supported yet", hint=f"leave {name} out", param=name)
 
 
+def neutral_values(body: type[_Body]) -> dict[str, tuple[Any, ...]]:
+    """The fields that are not supported yet, and what they may hold besides null."""
+    return _CHAT_NEUTRAL if body is ChatBody else _COMPLETION_NEUTRAL
+
+
 def _message(index: int, message: ChatMessage) -> Message:
     path = f"messages[{index}]"
     role = ROLES.get(message.role)

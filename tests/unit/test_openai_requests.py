@@ -121,6 +121,13 @@ def test_top_k_minus_one_means_all() -> None:
     assert chat(top_k=-1).request.sampling.top_k == 0
 
 
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    asked = chat(max_tokens=16.0, seed=-3.0, temperature=1, priority=0.0).request
+    assert (asked.max_tokens, asked.sampling.seed, asked.sampling.temperature) == (16, -3, 1.0)
+    assert isinstance(asked.max_tokens, int)
+    assert completion(prompt=[1.0, 2]).request.prompt == Tokens((1, 2))
+
+
 def test_a_stop_may_be_one_string() -> None:
     assert chat(stop="END").request.stop == ("END",)
     assert chat(stop=[]).request.stop == ()

@@ -144,6 +144,31 @@ def test_there_is_only_one(start: Start, paths: Paths) -> None:
     assert read_info(paths) == info
 
 
+def test_one_in_the_foreground_takes_the_place_of_an_idle_one_in_the_background(start: Start, paths: Paths) -> None:
+    idle = start(0.0)
+    info = announced(paths, idle)
+    time.sleep(1.0)
+    process = start(0.0, detached=False)
+    assert ended(idle) == 0
+    assert (new := announced(paths, process)).pid == process.pid != info.pid
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=10)
+    assert f"taking the place of an idle daemon in the background (pid {info.pid})" in said
+    assert new.url.startswith("http://127.0.0.1:")
+
+
+def test_but_not_of_one_that_answers(start: Start, paths: Paths) -> None:
+    busy = start(3.0)
+    info = announced(paths, busy)
+    chat = Chat(info)
+    other = start(0.0, detached=False)
+    _, said = other.communicate(timeout=10)
+    assert other.returncode == DaemonError.exit_code
+    assert f"a daemon runs already at {info.url} (pid {info.pid})" in said
+    chat.join(10)
+    assert chat.text.endswith("data: [DONE]\n\n")
+
+
 def test_a_notice_that_is_cleared_away_comes_back(start: Start, paths: Paths) -> None:
     process = start(0.0, detached=False)
     info = announced(paths, process)

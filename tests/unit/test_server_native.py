@@ -93,6 +93,12 @@ def test_values_out_of_range(service: FakeService, server: Server, changes: dict
     assert not service.requests
 
 
+def test_a_wish_that_is_not_known_is_not_passed_over(server: Server) -> None:
+    body = {"id": "", "model": "fake", "prompt": {"type": "text", "text": "x"}, "grammar": "root ::= [0-9]"}
+    response = httpx2.post(server.url + "/edgellm/v1/generate", json=body, trust_env=False)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "grammar")
+
+
 def test_a_body_of_the_wrong_shape(server: Server) -> None:
     response = post(server, "generate", {"id": "", "model": "fake", "prompt": "hi"})
     assert response.status_code == 400

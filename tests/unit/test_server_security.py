@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from fake_service import HELLO, TOKEN, FakeService, Server, Step, quick, serving
+from routes import routes_of
 from starlette.datastructures import Headers
 
 from edgellm.config import Settings
@@ -205,24 +206,8 @@ def test_json_with_a_charset_is_json(server: Server) -> None:
 # -- keys --------------------------------------------------------------------------------------------
 
 
-def routes_of(server: Server) -> list[tuple[str, str]]:
-    """Every route there is, from the application's own table."""
-    found: list[tuple[str, str]] = []
-
-    def walk(routes: Any) -> None:
-        for route in routes:
-            inner = getattr(getattr(route, "original_router", route), "routes", None)
-            if inner is not None:
-                walk(inner)
-            else:
-                found.extend((method, route.path) for method in route.methods)
-
-    walk(server.app.routes)
-    return found
-
-
 def test_every_route_but_health_needs_a_key(locked: Server) -> None:
-    routes = routes_of(locked)
+    routes = routes_of(locked.app)
     paths = {path for _, path in routes}
     assert {"/health", "/metrics", "/v1/models/{name:path}", "/edgellm/v1/shutdown"} <= paths
     for method, path in [*routes, ("GET", "/nothing"), ("POST", "/v1/chat/completions/")]:
