@@ -94,6 +94,7 @@ class FakeService(Service):
         return [LOADED]
 
     async def stop(self, name: str) -> bool:
+        parse_name(name)
         self.stopped.append(name)
         return True
 

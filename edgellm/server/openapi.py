@@ -14,7 +14,9 @@ import msgspec
 from edgellm import __version__
 from edgellm.contracts.events import Event
 from edgellm.errors import by_code
+from edgellm.presets import NAMES
 from edgellm.server import openapi_schemas as shapes
+from edgellm.server import template_options
 from edgellm.server.native import PREFIX as NATIVE
 from edgellm.server.native import GenerateBody, ShutdownBody, StopBody
 from edgellm.server.openai_requests import (
@@ -193,12 +195,16 @@ def _describe_limits(components: Document) -> None:
         schema = components[body.__name__]
         fields = schema["properties"]
         fields["model"] = _NAME
+        fields["preset"] = {"enum": [*NAMES, None]}
         fields["stop"]["anyOf"][1]["maxItems"] = STOPS
         for name, values in neutral_values(body).items():
             fields[name] = {"enum": [*values, None], "description": "Not supported yet: takes neutral values only"}
         schema["if"] = {"properties": {"stream_options": {"type": "object"}}, "required": ["stream_options"]}
         schema["then"] = {"properties": {"stream": {"const": True}}, "required": ["stream"]}
     components[ChatBody.__name__]["properties"]["messages"]["minItems"] = 1
+    components[ChatBody.__name__]["properties"]["chat_template_kwargs"] = {
+        "anyOf": [template_options.SCHEMA, {"type": "null"}]
+    }
     components[CompletionBody.__name__]["properties"]["prompt"] = _PROMPT
     components["StopBody"]["properties"]["model"] = _NAME
     message = components[ChatMessage.__name__]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from edgellm.contracts.request import TemplateOptions
 from edgellm.errors import InvalidRequest
@@ -20,6 +20,21 @@ _TAKEN = frozenset(
         *("bos_token", "eos_token", "range", "dict", "namespace", "raise_exception", "strftime_now"),
     }
 )
+
+
+SCHEMA: dict[str, Any] = {  # the same as JSON Schema
+    "type": "object",
+    "maxProperties": _MOST,
+    "propertyNames": {"pattern": f"^{_NAME.pattern}$", "not": {"enum": sorted(_TAKEN)}},
+    "additionalProperties": {
+        "anyOf": [
+            {"type": ["boolean", "null"]},
+            {"type": "integer", "minimum": -(2**63), "exclusiveMaximum": 2**63},
+            {"type": "number", "minimum": -(2.0**62), "maximum": 2.0**62},
+            {"type": "string", "maxLength": _CHARACTERS},
+        ]
+    },
+}
 
 
 def checked_options(options: TemplateOptions, param: str) -> TemplateOptions:
