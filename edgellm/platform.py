@@ -1,7 +1,7 @@
 """Everything that differs between operating systems: detached processes, private files, a worker's stdio, signals.
 
 Where a system lacks something, the function does what comes closest and says so. Nothing else in the project
-touches signals, POSIX modes or process groups.
+touches signals, POSIX modes or process groups, but for `cli/start.py`: what it guards includes importing this.
 """
 
 from __future__ import annotations
@@ -175,6 +175,29 @@ def end_signals(notify: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def unseen_typing() -> Iterator[None]:
+    """While the block runs, the terminal does not show what is typed, ^C included; it is read afterwards as ever.
+
+    Nothing where stdin is no terminal, and on Windows, whose console shows only what is being read.
+    """
+    if os.name != "posix" or sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    silent = list(before)
+    # Without NOFLSH, Ctrl+C drops the output that the terminal has not read yet: a hole in what was shown.
+    silent[3] = (silent[3] & ~termios.ECHO) | termios.NOFLSH
+    try:
+        termios.tcsetattr(descriptor, termios.TCSANOW, silent)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
 # -- inside a worker ---------------------------------------------------------------------------------

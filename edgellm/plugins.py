@@ -30,6 +30,14 @@ def engine(name: str) -> EnginePlugin:
     return _load(found[0])
 
 
+def title(name: str) -> str:
+    """What people call that engine: its plugin's `title`, where it has one."""
+    try:
+        return str(getattr(engine(name), "title", name))
+    except EngineUnavailable:
+        return name
+
+
 def probe(name: str) -> Available | Unavailable:
     """Whether the engine can run here; never raises."""
     try:

@@ -126,7 +126,7 @@ class FakeClient:
     def __exit__(self, *exc: object) -> None: ...
 
 
-def loaded(name: str, context: int = 2048) -> LoadedModel:
+def loaded(name: str, context: int = 2048, engine: str = "") -> LoadedModel:
     return LoadedModel(
         name=name,
         state="ready",
@@ -139,6 +139,7 @@ def loaded(name: str, context: int = 2048) -> LoadedModel:
         last_used=0.0,
         expires_at=time.time() + 250,
         pid=5,
+        engine=engine,
     )
 
 

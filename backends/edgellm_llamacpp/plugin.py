@@ -48,6 +48,7 @@ class LlamaCppPlugin:
     """
 
     name = "llamacpp"
+    title = "llama.cpp"
 
     def __init__(self) -> None:
         self._open: weakref.WeakValueDictionary[tuple[Path, int, int], Model] = weakref.WeakValueDictionary()

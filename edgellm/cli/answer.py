@@ -8,7 +8,8 @@ from contextlib import closing
 
 import msgspec
 
-from edgellm.cli.output import Answer, Output
+from edgellm.cli.output import Output
+from edgellm.cli.render.live import Answer, answer_to
 from edgellm.client import DaemonClient
 from edgellm.contracts.events import (
     ChoiceDone,
@@ -17,13 +18,16 @@ from edgellm.contracts.events import (
     Finished,
     FinishReason,
     Progress,
+    ReasoningDelta,
+    Slid,
     TextDelta,
     Timings,
     Usage,
 )
 from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import EdgeError, GenerationFailed
-from edgellm.units import seconds
+from edgellm.platform import unseen_typing
+from edgellm.units import number, seconds
 
 _WORDS = {"load": "loading the model", "prefill": "reading the prompt"}
 
@@ -32,35 +36,45 @@ class Turn(msgspec.Struct):
     """An answer and its figures. `first_s`: from the request to the first text, loading included, seconds."""
 
     text: str = ""
+    thoughts: str = ""
     reason: FinishReason = "stop"
     usage: Usage | None = None
     timings: Timings | None = None
     first_s: float | None = None
     load_s: float = 0.0
+    forgotten: int = 0  # tokens of the conversation that slid out of the context
 
 
-def ask(client: DaemonClient, request: GenerateRequest, output: Output, turn: Turn | None = None) -> Turn:
+def ask(client: DaemonClient, request: GenerateRequest, output: Output, turn: Turn, *, markdown: bool) -> None:
     """Stream one answer; in JSON mode it is only collected. Raises what the answer failed with.
 
-    A `turn` that is given is filled on the way, so that an interrupted answer is not lost.
+    `turn` is filled on the way, so that an interrupted answer is not lost.
     """
-    turn = turn if turn is not None else Turn()
-    answer = None if output.json else Answer(output)
+    answer = None if output.json else answer_to(output, markdown=markdown)
     events = client.generate(request)
     try:
         # Closed in any case, Ctrl+C included: that is how the daemon learns that nobody listens any more.
-        with closing(events):
+        with unseen_typing(), closing(events):
             _follow(events, turn, answer, output)
     finally:
         output.clear_status()
         if answer is not None and turn.first_s is not None:
             answer.end()
-    return turn
 
 
-def footer(turn: Turn) -> str:
-    """Where and how fast: "── this device · 0.16 s to first token · 124 tok/s · 31 + 96 tokens"."""
+def engine_of(client: DaemonClient, model: str) -> str:
+    """The engine that has the model in memory, as people call it; "" where nobody says. Nothing fails for it."""
+    try:
+        return next((loaded.engine for loaded in client.ps() if loaded.name == model), "")
+    except EdgeError:
+        return ""
+
+
+def footer(turn: Turn, engine: str = "") -> str:
+    """Where and how fast: "── this device · llama.cpp · 0.16 s to first token · 124 tok/s · 31 + 96 tokens"."""
     parts = ["── this device"]
+    if engine:
+        parts.append(engine)
     if turn.first_s is not None:
         loading = f" ({seconds(turn.load_s)} of it loading)" if turn.load_s >= 0.05 else ""
         parts.append(f"{seconds(turn.first_s)} to first token{loading}")
@@ -70,6 +84,8 @@ def footer(turn: Turn) -> str:
             parts.append(f"{decoded / decode_s:.0f} tok/s")
         cached = f" ({turn.usage.cached_tokens} cached)" if turn.usage.cached_tokens else ""
         parts.append(f"{turn.usage.prompt_tokens} + {turn.usage.completion_tokens} tokens{cached}")
+    if turn.forgotten:
+        parts.append(f"{number(turn.forgotten)} oldest tokens forgotten")
     if turn.reason == "length":
         parts.append("cut at the token limit")
     return " · ".join(parts)
@@ -83,12 +99,12 @@ def _follow(events: Iterator[Event], turn: Turn, answer: Answer | None, output: 
                 if event.stage == "load":
                     turn.load_s = time.monotonic() - began
                 output.status(_told(event))
-            case TextDelta():
+            case TextDelta() | ReasoningDelta():
                 if turn.first_s is None:
                     turn.first_s = time.monotonic() - began
-                turn.text += event.text
-                if answer is not None:
-                    answer.write(event.text)
+                _add(event, turn, answer)
+            case Slid():
+                turn.forgotten += event.dropped
             case ChoiceDone():
                 turn.reason = event.reason
             case Finished():
@@ -99,6 +115,17 @@ def _follow(events: Iterator[Event], turn: Turn, answer: Answer | None, output: 
             case Failed():
                 raise EdgeError.from_info(event.error)
     raise GenerationFailed("the answer broke off", hint="try again")
+
+
+def _add(delta: TextDelta | ReasoningDelta, turn: Turn, answer: Answer | None) -> None:
+    if isinstance(delta, TextDelta):
+        turn.text += delta.text
+        if answer is not None:
+            answer.write(delta.text)
+    else:
+        turn.thoughts += delta.text
+        if answer is not None:
+            answer.think(delta.text)
 
 
 def _told(progress: Progress) -> str:

@@ -144,6 +144,7 @@ def run(
     ] = None,
     context: options.Context = None,
     keep_alive: options.KeepAlive = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Show the answer as written, markdown not rendered.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print figures also when piped.")] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -152,7 +153,18 @@ def run(
     from edgellm.cli.run import Wanted, run_model
 
     wanted = Wanted(
-        name, system, temperature, top_p, top_k, seed, max_tokens, tuple(stop_at or ()), context, keep_alive, preset
+        name,
+        system,
+        temperature,
+        top_p,
+        top_k,
+        seed,
+        max_tokens,
+        tuple(stop_at or ()),
+        context,
+        keep_alive,
+        preset,
+        plain,
     )
     run_model(wanted, prompt or [], verbose=verbose, json=json, quiet=quiet)
 

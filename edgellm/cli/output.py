@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TextIO
 
-from edgellm.cli.terminal import encodes, has_colour, has_escapes, is_terminal, width
-from edgellm.cli.wrap import Wrap
+from edgellm.cli.terminal import encodes, has_colour, is_terminal, width
 from edgellm.errors import EdgeError
 from edgellm.inert import inert, label
 from edgellm.units import MIB, number, seconds
@@ -62,13 +62,13 @@ class Output:
 
     def pairs(self, rows: Mapping[str, str]) -> None:
         """Names and values below each other on stdout, indented; on a terminal long values are wrapped at spaces."""
-        wide = max((len(name) for name in rows), default=0)
-        for name, value in rows.items():
-            flat = label(value, limit=4000)
-            room = max(20, width() - wide - 5) if is_terminal(sys.stdout) else len(flat) + 1
-            lines = textwrap.wrap(flat, room, break_long_words=False, break_on_hyphens=False) or [""]
-            for index, text in enumerate(lines):
-                self.line(f"  {('' if index else name).ljust(wide)}  {text}")
+        for line in _paired(rows, sys.stdout):
+            self.line(line)
+
+    def facts(self, rows: Mapping[str, str]) -> None:
+        """The same as notes, on stderr."""
+        for line in _paired(rows, sys.stderr):
+            self.note(line)
 
     def note(self, text: str) -> None:
         """Something worth knowing, on stderr; not in quiet or JSON mode."""
@@ -117,35 +117,6 @@ class Output:
         sys.stderr.flush()
 
 
-class Answer:
-    """A model's answer on stdout as it comes: inert and wrapped on a terminal, exact in a pipe; one newline ends it."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._terminal = is_terminal(sys.stdout)
-        self._wrap = Wrap() if has_escapes(sys.stdout) else None
-        self._held = ""  # newlines that may turn out to be the last
-
-    def write(self, text: str) -> None:
-        """Show the next piece at once, but for newlines that nothing follows yet."""
-        text = self._held + text
-        body = text.rstrip("\n")
-        self._held = text[len(body) :]
-        if body:
-            self._output.clear_status()
-            sys.stdout.write(self._shown(inert(body)) if self._terminal else body)
-            sys.stdout.flush()
-
-    def _shown(self, text: str) -> str:
-        return text if self._wrap is None else self._wrap.feed(text, width())
-
-    def end(self) -> None:
-        """Finish the line."""
-        self._output.clear_status()
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-
-
 class Bar:
     """A progress bar on the status line: done and total in MiB, rate, time left; one last line stays."""
 
@@ -189,6 +160,16 @@ class Bar:
         if not total or done >= total or elapsed < 1 or moved <= 0:
             return []
         return [f"{seconds((total - done) * elapsed / moved, whole=True)} left"]
+
+
+def _paired(rows: Mapping[str, str], stream: TextIO) -> Iterator[str]:
+    wide = max((len(name) for name in rows), default=0)
+    for name, value in rows.items():
+        flat = label(value, limit=4000)
+        room = max(20, width() - wide - 5) if is_terminal(stream) else len(flat) + 1
+        lines = textwrap.wrap(flat, room, break_long_words=False, break_on_hyphens=False) or [""]
+        for index, text in enumerate(lines):
+            yield f"  {('' if index else name).ljust(wide)}  {text}"
 
 
 def styled(style: str, text: str) -> str:

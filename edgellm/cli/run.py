@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgellm.cli.answer import Turn, ask, footer
-from edgellm.cli.chat import converse
+from edgellm.cli.answer import Turn, ask, engine_of, footer
 from edgellm.cli.output import Output
 from edgellm.cli.parse import duration
 from edgellm.cli.terminal import is_terminal
@@ -40,6 +39,7 @@ class Wanted(msgspec.Struct, frozen=True):
     context: int | None = None
     keep_alive: str | None = None
     preset: str | None = None
+    plain: bool = False
 
 
 def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, quiet: bool) -> None:
@@ -61,22 +61,45 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     output.status(f"starting {manifest.full_name} …")
     with _connected(paths, settings, manifest, wanted.context) as client:
         if text is None:
-            name = str(manifest.full_name)
-            converse(
-                client,
-                base,
-                wanted.system,
-                manifest,
-                output,
-                lambda: DaemonClient.connect_or_start(paths, settings, preload=name),
-            )
+            _converse(client, wanted, manifest, base, output, paths, settings)
             return
+        turn = Turn()
         request = msgspec.structs.replace(base, prompt=_prompt(manifest, wanted.system, text))
-        turn = ask(client, request, output)
+        ask(client, request, output, turn, markdown=_markdown(wanted, manifest))
+        if not json and (verbose or output.interactive):
+            output.footer(footer(turn, engine_of(client, str(manifest.full_name))))
     if json:
         output.document(_document(turn, manifest))
-    elif verbose or output.interactive:
-        output.footer(footer(turn))
+
+
+def _converse(
+    client: DaemonClient,
+    wanted: Wanted,
+    manifest: Manifest,
+    base: GenerateRequest,
+    output: Output,
+    paths: Paths,
+    settings: Settings,
+) -> None:
+    # Imported here: reading keys takes a quarter of a second to load, and only this needs it.
+    from edgellm.cli.talk.conversation import Conversation
+    from edgellm.cli.talk.repl import converse
+
+    conversation = Conversation(manifest, base, wanted.system)
+    name = str(manifest.full_name)
+    converse(
+        client,
+        conversation,
+        output,
+        connect=lambda: DaemonClient.connect_or_start(paths, settings, preload=name),
+        history=paths.data / "history",
+        markdown=_markdown(wanted, manifest),
+    )
+
+
+def _markdown(wanted: Wanted, manifest: Manifest) -> bool:
+    """Whether answers are rendered: what a base model continues may be anything."""
+    return manifest.summary.has_chat_template and not wanted.plain
 
 
 def _required(name: str, paths: Paths) -> Manifest:
@@ -170,6 +193,7 @@ def _document(turn: Turn, manifest: Manifest) -> dict[str, object]:
     return {
         "model": str(manifest.full_name),
         "text": turn.text,
+        **({"reasoning": turn.thoughts} if turn.thoughts else {}),
         "finish_reason": turn.reason,
         "usage": turn.usage,
         "timings": turn.timings,

@@ -37,6 +37,7 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None  # Unix time at which it is unloaded; None: busy, or kept for ever
     pid: int | None  # of its worker process
     detail: str | None = None  # why, when not ready
+    engine: str = ""  # that runs it, as people call it
     restarts: int = 0  # worker processes started in place of dead ones
 
 

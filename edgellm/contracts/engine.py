@@ -280,7 +280,10 @@ class Tokenizer(Protocol):
 
 
 class EnginePlugin(Protocol):
-    """The whole surface of an engine. The module that holds it imports nothing heavy."""
+    """The whole surface of an engine. The module that holds it imports nothing heavy.
+
+    It may have a `title`: the engine's name as people write it.
+    """
 
     @property
     def name(self) -> str:

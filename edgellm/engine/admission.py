@@ -11,6 +11,7 @@ from edgellm.contracts.backend import LoadedModel
 from edgellm.engine.protocol import Load
 from edgellm.engine.supervisor import LocalModel
 from edgellm.placement.machine import Memory
+from edgellm.plugins import title
 
 
 @dataclass(frozen=True)
@@ -113,5 +114,6 @@ def describe(entry: Entry) -> LoadedModel:
         expires_at=entry.expires_at,
         pid=entry.model.pid,
         detail=health.detail,
+        engine=title(entry.model.load.engine),
         restarts=entry.model.restarts,
     )

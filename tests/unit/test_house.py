@@ -25,6 +25,7 @@ LIBRARY = PLANNING | {"library"}
 MODELS = LIBRARY | {"router", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
+    "__main__": {"cli"},
     "errors": set(),
     "units": set(),
     "inert": set(),

@@ -8,7 +8,6 @@ import pytest
 from cli_fakes import FakeClient, pipe
 
 import edgellm.cli.answer
-import edgellm.cli.chat
 import edgellm.cli.daemon
 import edgellm.cli.doctor
 import edgellm.cli.link

@@ -12,7 +12,6 @@ import pytest
 from cli_fakes import FakeClient, Streams, explode, put
 
 import edgellm.cli.answer
-import edgellm.cli.chat
 import edgellm.cli.daemon
 import edgellm.cli.doctor
 import edgellm.cli.models
@@ -106,6 +105,46 @@ def test_ctrl_c_is_quiet(home: Path, capsys: Streams, monkeypatch: pytest.Monkey
     monkeypatch.setattr(edgellm.cli.models, "list_models", explode(KeyboardInterrupt()))
     assert main(["list"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="how a process ends by a signal")
+@pytest.mark.parametrize("module", ["typer", "edgellm.cli.terminal", "edgellm.cli.models", "edgellm.cli.failure"])
+def test_ctrl_c_while_a_command_is_read_is_quiet(module: str, home: Path) -> None:
+    """At the moment this module is imported, in whatever state the command is then."""
+    code = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from edgellm.cli.start import main
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", code, "list", "--sort", "age"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (-2, 130)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="how a process ends by a signal")
+def test_ctrl_c_after_the_command_is_quiet(home: Path) -> None:
+    code = """
+import atexit, os, signal, sys
+from edgellm.cli.start import main
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-2, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="nohup")
+def test_an_ignored_ctrl_c_stays_ignored(home: Path) -> None:
+    code = "import signal, sys; from edgellm.cli.start import main; main(); print(signal.getsignal(signal.SIGINT))"
+    command = ["sh", "-c", 'trap \'\' INT; exec "$0" -c "$1" --version', sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("Handlers.SIG_IGN\n") or done.stdout.splitlines()[-1] == "1"
 
 
 @pytest.mark.parametrize(

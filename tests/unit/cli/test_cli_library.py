@@ -10,7 +10,6 @@ import pytest
 from cli_fakes import FakeClient, Streams, loaded, put
 
 import edgellm.cli.answer
-import edgellm.cli.chat
 import edgellm.cli.daemon
 import edgellm.cli.doctor
 import edgellm.cli.models

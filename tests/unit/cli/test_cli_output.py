@@ -9,7 +9,6 @@ import pytest
 from cli_fakes import Streams, at_terminal
 
 import edgellm.cli.answer
-import edgellm.cli.chat
 import edgellm.cli.daemon
 import edgellm.cli.doctor
 import edgellm.cli.models

@@ -1,8 +1,7 @@
-"""run: prompts, streaming, figures, interruptions, conversations."""
+"""run: prompts, streaming, figures, interruptions."""
 
 from __future__ import annotations
 
-import builtins
 import errno
 import json
 from pathlib import Path
@@ -11,22 +10,23 @@ import pytest
 from cli_fakes import ANSWER, TIMINGS, USAGE, FakeClient, Streams, at_terminal, explode, loaded, pipe, put
 
 import edgellm.cli.answer
-import edgellm.cli.chat
 import edgellm.cli.daemon
 import edgellm.cli.doctor
 import edgellm.cli.models
 import edgellm.cli.output
 import edgellm.cli.pull
 import edgellm.cli.run
-from edgellm.cli import answer
+from edgellm.cli import answer, terminal
 from edgellm.cli.main import main
-from edgellm.client import DaemonGone
+from edgellm.cli.render import live
 from edgellm.contracts.events import (
     Failed,
+    ReasoningDelta,
+    Slid,
     TextDelta,
 )
 from edgellm.contracts.request import Message, Messages, Sampling, Text
-from edgellm.errors import InvalidRequest, WorkerDied
+from edgellm.errors import WorkerDied
 
 
 def test_run_streams_plain_text(daemon: FakeClient, capsys: Streams) -> None:
@@ -111,9 +111,10 @@ def test_run_json(daemon: FakeClient, capsys: Streams) -> None:
 
 
 def test_footer() -> None:
-    turn = answer.Turn("x", "length", USAGE, TIMINGS, first_s=0.163)
-    assert answer.footer(turn) == (
-        "── this device · 0.16 s to first token · 100 tok/s · 31 + 96 tokens (8 cached) · cut at the token limit"
+    turn = answer.Turn("x", reason="length", usage=USAGE, timings=TIMINGS, first_s=0.163)
+    assert answer.footer(turn, "llama.cpp") == (
+        "── this device · llama.cpp · 0.16 s to first token · 100 tok/s · 31 + 96 tokens (8 cached)"
+        " · cut at the token limit"
     )
     assert "(0.90 s of it loading)" in answer.footer(answer.Turn(first_s=1.1, load_s=0.9))
 
@@ -122,25 +123,77 @@ def test_footer_only_where_it_is_wanted(daemon: FakeClient, capsys: Streams, mon
     put("m")
     assert main(["run", "m", "hi", "-v"]) == 0
     assert "31 + 96 tokens" in capsys.readouterr().err
+    daemon.models = [loaded("m:latest", engine="llama.cpp")]
     at_terminal(monkeypatch, edgellm.cli.output)
     assert main(["run", "m", "hi"]) == 0
     err = capsys.readouterr().err
     assert "loading the model … 50 %" in err
-    assert err.splitlines()[-1].startswith("── this device")
+    assert err.splitlines()[-2].startswith("── this device · llama.cpp · ")
     assert main(["run", "m", "hi", "-q"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_answers_are_inert_on_a_terminal_and_exact_in_a_pipe(
+HOSTILE = (TextDelta("a\x1b]52;c;x\x07"), TextDelta("\n\n"), TextDelta("**b**\n\n"), *ANSWER[-2:])
+
+
+def test_a_pipe_gets_what_was_generated(daemon: FakeClient, capsys: Streams) -> None:
+    put("m")
+    daemon.script = HOSTILE
+    assert main(["run", "m", "hi"]) == 0
+    assert capsys.readouterr().out == "a\x1b]52;c;x\x07\n\n**b**\n\n"
+
+
+def test_a_terminal_that_only_prints_gets_inert_text(
     daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put("m")
-    daemon.script = (TextDelta("a\x1b]52;c;x\x07"), TextDelta("\n\n"), TextDelta("b\n\n"), *ANSWER[-2:])
+    daemon.script = HOSTILE
+    at_terminal(monkeypatch, live)
+    monkeypatch.setenv("TERM", "dumb")
     assert main(["run", "m", "hi"]) == 0
-    assert capsys.readouterr().out == "a\x1b]52;c;x\x07\n\nb\n"
-    at_terminal(monkeypatch, edgellm.cli.output)
+    assert capsys.readouterr().out == "a␛]52;c;x␇\n\n**b**\n"
+
+
+def test_a_terminal_gets_rendered_markdown(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("m")
+    put("base", chat=False)
+    daemon.script = HOSTILE
+    at_terminal(monkeypatch, live, terminal)
+    monkeypatch.setenv("TERM", "xterm")
     assert main(["run", "m", "hi"]) == 0
-    assert capsys.readouterr().out == "a␛]52;c;x␇\n\nb\n"
+    assert capsys.readouterr().out == "a␛]52;c;x␇\n\n\x1b[1mb\x1b[0m\n"
+    for words in (["run", "m", "hi", "--plain"], ["run", "base", "hi"]):
+        assert main(words) == 0
+        assert capsys.readouterr().out == "a␛]52;c;x␇\n\n**b**\n"
+
+
+def test_thoughts_are_shown_and_are_no_data(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("m")
+    daemon.script = (ReasoningDelta("Let me\nthink.\n"), *ANSWER[-4:])
+    assert main(["run", "m", "hi"]) == 0
+    assert capsys.readouterr().out == "Because sunlight scatters.\n"
+    assert main(["run", "m", "hi", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["text"], document["reasoning"]) == ("Because sunlight scatters.\n", "Let me\nthink.\n")
+    at_terminal(monkeypatch, live, terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["run", "m", "hi"]) == 0
+    shown = capsys.readouterr().out
+    assert shown == "\x1b[2mLet me\x1b[0m\n\x1b[2mthink.\x1b[0m\n\nBecause sunlight scatters.\n"
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(["run", "m", "hi"]) == 0
+    assert capsys.readouterr().out == "Let me\nthink.\n\nBecause sunlight scatters.\n"
+
+
+def test_a_context_that_slid_is_no_secret(daemon: FakeClient, capsys: Streams) -> None:
+    put("m")
+    daemon.script = (*ANSWER[:3], Slid(1200), *ANSWER[3:])
+    assert main(["run", "m", "hi", "-v"]) == 0
+    assert "1,200 oldest tokens forgotten" in capsys.readouterr().err
 
 
 def test_a_failed_answer(daemon: FakeClient, capsys: Streams) -> None:
@@ -161,7 +214,7 @@ def test_ctrl_c_stops_the_answer(daemon: FakeClient, capsys: Streams) -> None:
 def test_a_closed_pipe_cancels_the_answer(daemon: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     put("m")
     monkeypatch.setattr("edgellm.cli.failure._abandon_stdout", lambda: None)
-    monkeypatch.setattr(edgellm.cli.output.Answer, "write", explode(BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    monkeypatch.setattr(live.Exact, "write", explode(BrokenPipeError(errno.EPIPE, "Broken pipe")))
     assert main(["run", "m", "hi"]) == 141
     assert daemon.cancelled == 1
 
@@ -192,72 +245,3 @@ def test_context_of_a_running_daemon_is_not_ignored(daemon: FakeClient, capsys: 
     assert "4,096" in err
     assert "2,048" in err
     assert "edgellm stop --all" in err
-
-
-def test_conversation(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    put("m")
-    at_terminal(monkeypatch, edgellm.cli.run)
-    lines = iter(["Hello", "", "/help", "And then?", "/bye"])
-    monkeypatch.setattr(builtins, "input", lambda prompt: next(lines))
-    assert main(["run", "m", "--system", "Brief."]) == 0
-    assert daemon.requests[1].prompt == Messages(
-        (
-            Message("system", "Brief."),
-            Message("user", "Hello"),
-            Message("assistant", "Because sunlight scatters.\n"),
-            Message("user", "And then?"),
-        )
-    )
-    out, err = capsys.readouterr()
-    assert out == "Because sunlight scatters.\n" * 2
-    assert err.count("Ctrl+D or /bye leaves") == 2  # /help says it again, and is no question
-
-
-def test_conversation_survives_a_stopped_and_a_failed_answer(
-    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put("m")
-    at_terminal(monkeypatch, edgellm.cli.run)
-    scripts = iter([(TextDelta("Half"), KeyboardInterrupt()), (Failed(InvalidRequest("too long").info),), ANSWER])
-    lines = iter(["one", "two", "three"])
-
-    def read(prompt: str) -> str:
-        daemon.script = next(scripts, ())
-        line = next(lines, None)
-        if line is None:
-            raise EOFError
-        return line
-
-    monkeypatch.setattr(builtins, "input", read)
-    assert main(["run", "m"]) == 0
-    assert daemon.requests[2].prompt == Messages(
-        (Message("user", "one"), Message("assistant", "Half"), Message("user", "three"))
-    )
-    out, err = capsys.readouterr()
-    assert "error: too long" in err
-    assert out == "Half\nBecause sunlight scatters.\n\n"  # the last for the shell's prompt
-
-
-def test_conversation_outlives_its_daemon(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    put("m")
-    at_terminal(monkeypatch, edgellm.cli.run)
-    scripts = iter([ANSWER, (Failed(DaemonGone("it broke off").info),), ANSWER])
-    lines = iter(["one", "two", "three"])
-
-    def read(prompt: str) -> str:
-        daemon.script = next(scripts, ())
-        line = next(lines, None)
-        return "/bye" if line is None else line
-
-    started: list[str | None] = []
-
-    def start(paths: object, settings: object, preload: str | None = None) -> FakeClient:
-        started.append(preload)
-        return daemon
-
-    monkeypatch.setattr(builtins, "input", read)
-    monkeypatch.setattr(daemon, "connect_or_start", start)
-    assert main(["run", "m"]) == 0
-    assert started == ["m:latest"]
-    assert len(daemon.requests[2].prompt.messages) == 3  # type: ignore[union-attr]
-    assert "error: it broke off" in capsys.readouterr().err

@@ -1,0 +1,147 @@
+"""What a conversation remembers, and the request it makes of it. No input, no output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
+from edgellm.errors import InvalidRequest
+from edgellm.library.manifest import Manifest
+from edgellm.platform import write_private
+
+FORM = 1
+_DEFAULT = ("default", "none", "")
+_LARGEST_SEED = (1 << 63) - 1
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """Something /set can change: what it takes, and what it means."""
+
+    hint: Any
+    takes: str
+    meaning: str
+
+
+_Share = Annotated[float, Meta(gt=0, le=1)]
+SAMPLING: dict[str, Setting] = {
+    "temperature": Setting(Annotated[float, Meta(ge=0, le=100)], "0 or more", "randomness; 0 takes the likeliest"),
+    "top_p": Setting(_Share, "above 0, to 1", "keep the likeliest up to this probability"),
+    "top_k": Setting(Annotated[int, Meta(ge=0)], "a whole number", "keep this many of the likeliest; 0 keeps all"),
+    "min_p": Setting(Annotated[float, Meta(ge=0, le=1)], "0 to 1", "keep those at least this likely, beside the best"),
+    "seed": Setting(Annotated[int, Meta(ge=0, le=_LARGEST_SEED)], "a whole number", "same seed, same answer"),
+}
+MAX_TOKENS = Setting(Annotated[int, Meta(ge=1)], "a whole number, 1 or more", "longest answer, in tokens")
+SYSTEM = Setting(str, "text", "instructions that come first")
+SETTINGS: dict[str, Setting] = {**SAMPLING, "max_tokens": MAX_TOKENS, "system": SYSTEM}
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A conversation as a file."""
+
+    form: int
+    model: str
+    system: str | None = None
+    messages: tuple[Message, ...] = ()
+
+
+class Conversation:
+    """One model, what was said, and how answers are to be made. `base` holds all of a request but the prompt."""
+
+    def __init__(self, manifest: Manifest, base: GenerateRequest, system: str | None) -> None:
+        self.manifest = manifest
+        self.base = base
+        self.system = system
+        self.messages: list[Message] = []
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest.full_name)
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model knows turns. One that does not continues text, and remembers nothing."""
+        return self.manifest.summary.has_chat_template
+
+    def request(self, question: str) -> GenerateRequest:
+        """What to send for the next question. The conversation stays as it is until `answered`."""
+        prompt: Prompt = Text(question)
+        if self.chats:
+            first = (Message("system", self.system),) if self.system else ()
+            prompt = Messages((*first, *self.messages, Message("user", question)))
+        return msgspec.structs.replace(self.base, prompt=prompt)
+
+    def answered(self, question: str, answer: str) -> None:
+        """Remember a turn; one without an answer did not happen."""
+        if answer:
+            self.messages += [Message("user", question), Message("assistant", answer)]
+
+    def take_back(self) -> str | None:
+        """Forget the last turn; its question, or None when there is none."""
+        if len(self.messages) < 2:
+            return None
+        question = self.messages[-2].content
+        del self.messages[-2:]
+        return question
+
+    def set(self, name: str, text: str) -> None:
+        """Change a setting; "default" takes the change back. Raises InvalidRequest."""
+        setting = SETTINGS.get(name)
+        if setting is None:
+            raise InvalidRequest(f"there is nothing named {name} to set", hint="there is " + ", ".join(SETTINGS))
+        value = None if text.strip().lower() in _DEFAULT else _value(name, setting, text)
+        if name == "system":
+            if not self.chats:
+                raise InvalidRequest(f"{self.name} has no chat template, so a system prompt has no place")
+            self.system = None if value is None else str(value)
+        elif name == "max_tokens":
+            self.base = msgspec.structs.replace(self.base, max_tokens=value)
+        else:
+            self.base = msgspec.structs.replace(
+                self.base, sampling=msgspec.structs.replace(self.base.sampling, **{name: value})
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """What is set here, by name; None where the model's card or the settings decide."""
+        values = {name: getattr(self.base.sampling, name) for name in SAMPLING}
+        return {**values, "max_tokens": self.base.max_tokens, "system": self.system}
+
+    def recommended(self) -> Sampling:
+        """What the model's card recommends."""
+        return self.manifest.sampling
+
+    def save(self, file: Path) -> None:
+        """Write it to a file that only this user may read. Raises InvalidRequest."""
+        saved = Saved(form=FORM, model=self.name, system=self.system, messages=tuple(self.messages))
+        try:
+            write_private(file, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
+        except OSError as error:
+            raise InvalidRequest(f"{file} cannot be written: {error.strerror or error}") from error
+
+    def load(self, file: Path) -> str:
+        """Go on with a saved conversation; the model it was held with. Raises InvalidRequest, and then changes nothing.
+
+        This conversation's model answers from here on, whichever that was.
+        """
+        try:
+            saved = msgspec.json.decode(file.read_bytes(), type=Saved)
+        except OSError as error:
+            raise InvalidRequest(f"{file} cannot be read: {error.strerror or error}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"{file} is no saved conversation: {error}", hint="/save writes one") from error
+        if saved.form != FORM:
+            raise InvalidRequest(f"{file} is of form {saved.form}, this edgellm reads {FORM}")
+        self.system, self.messages = saved.system, list(saved.messages)
+        return saved.model
+
+
+def _value(name: str, setting: Setting, text: str) -> Any:
+    if setting.hint is str:
+        return text
+    try:
+        return msgspec.convert(text.strip(), setting.hint, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name} cannot be {text.strip()!r}", hint=f"{name} takes {setting.takes}") from error

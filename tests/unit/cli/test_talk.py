@@ -1,0 +1,220 @@
+"""Conversations inside `edgellm run`: what is sent, what is remembered, what the slash commands do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from cli_fakes import ANSWER, FakeClient, Streams, at_terminal, put
+
+import edgellm.cli.run
+from edgellm.cli.main import main
+from edgellm.cli.talk import repl
+from edgellm.cli.talk.commands import is_command
+from edgellm.cli.talk.keyboard import History, quoted, unquoted
+from edgellm.client import DaemonGone
+from edgellm.contracts.events import Event, Failed, TextDelta
+from edgellm.contracts.request import Message, Messages
+from edgellm.errors import ContextExceeded, InvalidRequest
+
+Typed = str | BaseException
+Script = tuple[Event | BaseException, ...]
+
+
+class Person:
+    """Types `lines`, each after the daemon was given its script; then Ctrl+D."""
+
+    def __init__(self, daemon: FakeClient, lines: Sequence[Typed], scripts: Iterator[Script]) -> None:
+        self._daemon = daemon
+        self._lines = iter(lines)
+        self._scripts = scripts
+
+    def read(self, hint: str = "") -> str:
+        line = next(self._lines, EOFError())
+        self._daemon.script = next(self._scripts, ANSWER)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+
+def talk(
+    monkeypatch: pytest.MonkeyPatch,
+    daemon: FakeClient,
+    lines: Sequence[Typed],
+    scripts: Sequence[Script] = (),
+    options: Sequence[str] = (),
+) -> int:
+    put("m")
+    at_terminal(monkeypatch, edgellm.cli.run)
+    monkeypatch.setattr(repl, "Keyboard", lambda *_: Person(daemon, lines, iter(scripts)))
+    return main(["run", "m", *options])
+
+
+def said(*turns: str) -> Messages:
+    return Messages(tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(turns)))
+
+
+def test_a_conversation_remembers(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["Hello", "", "/help", "And then?", "/bye", "never"]
+    assert talk(monkeypatch, daemon, lines, options=["--system", "Brief."]) == 0
+    answer = "Because sunlight scatters.\n"
+    turns = said("Hello", answer, "And then?").messages
+    assert [request.prompt for request in daemon.requests][1:] == [Messages((Message("system", "Brief."), *turns))]
+    out, err = capsys.readouterr()
+    assert out == answer * 2
+    assert "Ctrl+D leaves" in err
+    assert "/set NAME VALUE" in err
+
+
+def test_it_survives_a_stopped_and_a_failed_answer(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts: list[Script] = [
+        (TextDelta("Half"), KeyboardInterrupt()),
+        (KeyboardInterrupt(),),
+        (Failed(InvalidRequest("no").info),),
+    ]
+    assert talk(monkeypatch, daemon, ["one", "two", "three", "four"], scripts) == 0
+    assert daemon.requests[-1].prompt == said("one", "Half", "four")
+    out, err = capsys.readouterr()
+    assert err.count("(stopped)") == 2
+    assert "error: no" in err
+    assert out == "Half\nBecause sunlight scatters.\n"
+
+
+def test_it_outlives_its_daemon(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str | None] = []
+
+    def start(paths: object, settings: object, preload: str | None = None) -> FakeClient:
+        started.append(preload)
+        return daemon
+
+    monkeypatch.setattr(daemon, "connect_or_start", start)
+    assert talk(monkeypatch, daemon, ["one", "two", "three"], [ANSWER, (Failed(DaemonGone("gone").info),)]) == 0
+    assert started == ["m:latest"]
+    assert daemon.requests[2].prompt == said("one", "Because sunlight scatters.\n", "three")
+    assert "error: gone" in capsys.readouterr().err
+
+
+def test_a_full_context_says_what_helps(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Failed(ContextExceeded("the prompt has 9,000 tokens").info)
+    assert talk(monkeypatch, daemon, ["one", "two"], [ANSWER, (full,)]) == 0
+    assert "/clear begins anew" in capsys.readouterr().err
+
+
+def test_ctrl_c_at_the_prompt_tells_how_to_leave(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert talk(monkeypatch, daemon, [KeyboardInterrupt(), "hi"]) == 0
+    assert len(daemon.requests) == 1
+    assert "Ctrl+D or /bye leaves." in capsys.readouterr().err
+
+
+def test_settings(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "/set temperature 0",
+        "/set top_k 7",
+        "/set top_p 0.5",
+        "/set seed 3",
+        "/set max_tokens 12",
+        "/set system Be  brief.",
+        "one",
+        "/set temperature default",
+        "/set system default",
+        "/clear",
+        "two",
+        "/set",
+        "/show",
+    ]
+    assert talk(monkeypatch, daemon, lines) == 0
+    one, two = daemon.requests
+    assert (one.sampling.temperature, one.sampling.top_k, one.sampling.top_p, one.sampling.seed) == (0.0, 7, 0.5, 3)
+    assert one.max_tokens == 12
+    assert one.prompt == Messages((Message("system", "Be  brief."), Message("user", "one")))
+    assert two.sampling.temperature is None
+    assert two.prompt == said("two")
+    assert "temperature   0.2 (recommended)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/set temperature -1", "takes 0 or more"),
+        ("/set temperature hot", "takes 0 or more"),
+        ("/set top_p nan", "above 0, to 1"),
+        ("/set top_k 1.5", "a whole number"),
+        ("/set seed", "/set seed takes"),
+        ("/set colour red", "nothing named colour"),
+        ("/sett x", "did you mean /set"),
+        ("/load /nowhere/at/all", "cannot be read"),
+        ("/save /nowhere/at/all", "cannot be written"),
+        ("/save", "name a file"),
+        ("/retry", "nothing was asked"),
+    ],
+)
+def test_commands_that_cannot_be(
+    line: str, words: str, daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert talk(monkeypatch, daemon, [line]) == 0
+    assert words in capsys.readouterr().err
+    assert daemon.requests == []
+
+
+def test_a_conversation_can_be_kept(
+    daemon: FakeClient, tmp_path: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "talk.json"
+    assert talk(monkeypatch, daemon, ["/set system S", "one", f"/save {file}"]) == 0
+    assert file.stat().st_mode & 0o077 == 0
+    assert json.loads(file.read_text())["model"] == "m:latest"
+    assert talk(monkeypatch, daemon, [f"/load {file}", "two"]) == 0
+    turns = said("one", "Because sunlight scatters.\n", "two").messages
+    assert daemon.requests[-1].prompt == Messages((Message("system", "S"), *turns))
+    file.write_text("{}")
+    assert talk(monkeypatch, daemon, [f"/load {file}"]) == 0
+    assert "is no saved conversation" in capsys.readouterr().err
+
+
+def test_retry_asks_again(daemon: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert talk(monkeypatch, daemon, ["one", "/retry"]) == 0
+    assert [request.prompt for request in daemon.requests] == [said("one")] * 2
+
+
+def test_what_is_a_command() -> None:
+    assert all(map(is_command, ("/help", "/set x 1", "/?", "/")))
+    assert not any(map(is_command, ("/etc/passwd: what is it?", " /help", "a /help", "/Users", "2/3")))
+
+
+def test_blocks_in_triple_quotes() -> None:
+    assert all(map(quoted, ('"""', '"""a\nb', ' """a')))
+    assert not any(map(quoted, ('"""a\nb"""', '""""""', 'a """')))
+    assert unquoted('"""\n a\n\nb\n"""') == " a\n\nb"
+    assert unquoted('"""a"""') == "a"
+    assert unquoted(' a "quoted" word') == ' a "quoted" word'
+    assert unquoted('"""open') == '"""open'
+
+
+def test_history_is_private_and_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "home" / "history"
+    history = History(file)
+    history.store_string("two\nlines")
+    history.store_string(" a secret")
+    assert file.stat().st_mode & 0o077 == 0
+    assert list(History(file).load_history_strings()) == ["two\nlines"]
+    for number in range(1200):
+        history.store_string(f"{number} " + "x" * 1000)
+    kept = list(History(file).load_history_strings())
+    assert file.stat().st_size < 1 << 20
+    assert file.stat().st_mode & 0o077 == 0
+    assert 400 < len(kept) < 700
+    assert kept[0].startswith("1199 ")
+    assert all(text.endswith("x" * 1000) for text in kept)
+
+
+def test_history_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    history = History(tmp_path / "file" / "history")
+    history.store_string("one")
+    assert list(history.load_history_strings()) == []
