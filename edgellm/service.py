@@ -33,8 +33,9 @@ from edgellm.engine.patience import Supervision
 from edgellm.engine.pool import ModelPool
 from edgellm.engine.protocol import Load, Request
 from edgellm.engine.supervisor import LocalModel
-from edgellm.errors import EdgeError, ErrorInfo, InvalidRequest
+from edgellm.errors import EdgeError, ErrorInfo
 from edgellm.formats.gguf import read_model
+from edgellm.library.kinds import require_embeddings, require_text
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths
@@ -112,12 +113,7 @@ class Service:
         """Answer. Whatever goes wrong, a model that is not there included, comes as `Failed`. Closing cancels."""
         try:
             manifest = self._require(request.model)
-            if manifest.summary.embeds:
-                raise InvalidRequest(
-                    f"{manifest.full_name} makes embeddings, not text",
-                    hint="send texts to /v1/embeddings; for answers name another model (`edgellm list`)",
-                    param="model",
-                )
+            require_text(manifest)
             request = self._filled(request, manifest)
         except EdgeError as error:
             yield Failed(error.info)
@@ -130,12 +126,7 @@ class Service:
         """Make embeddings; as `generate` otherwise."""
         try:
             manifest = self._require(request.model)
-            if not manifest.summary.embeds:
-                raise InvalidRequest(
-                    f"{manifest.full_name} writes text and makes no embeddings",
-                    hint="name a model made for embeddings: `edgellm pull all-minilm` fetches one",
-                    param="model",
-                )
+            require_embeddings(manifest)
         except EdgeError as error:
             yield Failed(error.info)
             return

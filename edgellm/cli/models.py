@@ -13,6 +13,7 @@ from edgellm.cli.output import Output
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import Sampling
 from edgellm.errors import InvalidRequest, LibraryError
+from edgellm.formats.summary import ModelSummary
 from edgellm.library.manifest import Manifest
 from edgellm.library.names import ModelName
 from edgellm.library.store import Damaged, Store
@@ -70,7 +71,7 @@ def show_model(name: str, *, json: bool) -> None:
             "quantization": summary.quantization,
             "size": size(manifest.size),
             "context": f"{number(summary.context)} tokens" if summary.context else "not said in the file",
-            "chat template": "yes" if summary.has_chat_template else "no: it continues text",
+            **_use(summary),
             "licence": manifest.licence or "not known",
             "sampling": _sampling(manifest.sampling),
             "pulled": manifest.created.astimezone().strftime("%Y-%m-%d %H:%M"),
@@ -79,6 +80,13 @@ def show_model(name: str, *, json: bool) -> None:
             "path": str(path),
         }
     )
+
+
+def _use(summary: ModelSummary) -> dict[str, str]:
+    """What it can be asked for."""
+    if summary.embeds:
+        return {"makes": "embeddings, at /v1/embeddings"}
+    return {"chat template": "yes" if summary.has_chat_template else "no: it continues text"}
 
 
 def remove_models(names: Sequence[str], *, json: bool, quiet: bool) -> None:

@@ -10,6 +10,7 @@ from edgellm.cli.output import Bar, Output
 from edgellm.config import Settings, load_settings
 from edgellm.errors import EdgeError, InvalidName
 from edgellm.library.catalogue import Catalogue, CatalogueEntry
+from edgellm.library.manifest import Manifest
 from edgellm.library.names import parse_name
 from edgellm.library.pull import Announcement, PullResult, pull
 from edgellm.library.store import Store
@@ -45,12 +46,18 @@ def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> 
     elif quiet:
         output.line(full_name)
     elif result.already:
-        output.line(f"{full_name} is already here. Ask it: `edgellm run {full_name}`")
+        output.line(f"{full_name} is already here. {_what_next(result.manifest)}")
     else:
         if not pulling.fit_said:
             _say_fit(result, settings, paths, output)
-        what = "Ask it" if result.manifest.summary.has_chat_template else "It continues text, without a chat template"
-        output.line(f"ready. {what}: `edgellm run {full_name}`")
+        output.line(f"ready. {_what_next(result.manifest)}")
+
+
+def _what_next(manifest: Manifest) -> str:
+    if manifest.summary.embeds:
+        return f"It makes embeddings: `edgellm serve`, then POST to /v1/embeddings with model {manifest.full_name}"
+    what = "Ask it" if manifest.summary.has_chat_template else "It continues text, without a chat template"
+    return f"{what}: `edgellm run {manifest.full_name}`"
 
 
 class _Pull:
@@ -59,6 +66,7 @@ class _Pull:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._bar = Bar(output)
+        self._converted = False
         self.fit_said = False
 
     def run(self, reference: str, name: str | None, settings: Settings, paths: Paths) -> PullResult:
@@ -69,10 +77,11 @@ class _Pull:
         finally:
             self._output.clear_status()
         if not result.already:
-            self._bar.finish(result.manifest.size, "verified")
+            self._bar.finish(result.manifest.size, "converted" if self._converted else "verified")
         return result
 
     def _report(self, progress: PullProgress) -> None:
+        self._converted |= progress.stage == "convert"
         if progress.stage in ("download", "copy", "convert") and progress.total:
             self._bar.update(progress.done, progress.total, progress.detail)
         else:

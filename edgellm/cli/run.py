@@ -16,6 +16,7 @@ from edgellm.client import DaemonClient
 from edgellm.config import Settings, load_settings
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
+from edgellm.library.kinds import require_text
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
@@ -48,6 +49,7 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     paths = default_paths()
     settings = load_settings(paths, {"context": wanted.context}).settings
     manifest = _required(wanted.model, paths)
+    require_text(manifest)
     if wanted.system and not manifest.summary.has_chat_template:
         raise InvalidRequest(
             f"{manifest.full_name} has no chat template, so --system has no place",

@@ -19,6 +19,7 @@ from edgellm.config import Settings
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.formats.gguf import read_model
 from edgellm.library.catalogue import Catalogue, CatalogueEntry
+from edgellm.library.converted import pull_folder
 from edgellm.library.finish import Card, already, describe, publish, refreshed
 from edgellm.library.jobs import job
 from edgellm.library.manifest import MODEL_ROLE, Manifest, StoredFile
@@ -63,6 +64,8 @@ def pull(
     context = Context(paths, report, settings or Settings(), announce or (lambda _: None), tuning or Tuning())
     with disk_errors(f"cannot pull {reference}"):
         match named:
+            case InFile(path) if Path(path).expanduser().is_dir():
+                return PullResult(*pull_folder(Path(path).expanduser(), wanted, context))
             case InFile(path):
                 return _import(Path(path).expanduser(), wanted, context)
             case OnHub():

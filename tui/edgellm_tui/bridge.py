@@ -113,7 +113,7 @@ class Bridge:
 def listed(paths: Paths, loaded: set[str]) -> list[Model]:
     """All models that can be chosen. Raises ConfigError for a broken catalogue."""
     store = Store(paths)
-    manifests = store.list()
+    manifests = [manifest for manifest in store.list() if not manifest.summary.embeds]
     used = {manifest.full_name: store.last_used(manifest.full_name) for manifest in manifests}
     manifests.sort(key=lambda manifest: used[manifest.full_name] or manifest.created, reverse=True)
     here = {manifest.full_name for manifest in manifests}

@@ -52,10 +52,11 @@ class Conversion(NamedTuple):
         yield from gguf_file.data(self.tensors)
 
 
-def plan_conversion(path: Path, out_type: OutType | None = None) -> Conversion:
+def plan_conversion(path: Path, out_type: OutType | None = None, *, called: str = "") -> Conversion:
     """Read everything but the weights of the model in the folder `path`, and check that they fit together.
 
-    `out_type` None keeps the type that most weights have, so that nothing is lost.
+    `out_type` None keeps the type that most weights have, so that nothing is lost. `called` is the model's name where
+    the folder's says nothing.
     Raises NotFound, BadModelFile, InvalidRequest.
     """
     folder = Folder(path)
@@ -67,7 +68,7 @@ def plan_conversion(path: Path, out_type: OutType | None = None) -> Conversion:
     own = architecture.metadata(folder.config)
     notes = [*architecture.notes(folder.config), *vocabulary.notes]
     own |= pooling.metadata(folder, architecture.embeds, notes)
-    metadata = _general(folder, architecture, kind)
+    metadata = _general(folder, architecture, kind, called or folder.name)
     metadata |= {f"{architecture.name}.{key}": value for key, value in own.items()}
     metadata |= vocabulary.metadata()
     if "t" in sizes:
@@ -217,11 +218,11 @@ def _refuse_unknown(folder: Folder, stored: dict[str, str], used: set[str]) -> N
 # What is said of the model
 
 
-def _general(folder: Folder, architecture: Architecture, kind: OutType) -> dict[str, Any]:
+def _general(folder: Folder, architecture: Architecture, kind: OutType, name: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "general.architecture": architecture.name,
         "general.type": "model",
-        "general.name": folder.name,
+        "general.name": name,
         "general.file_type": gguf_file.FILE_TYPES[kind],
     }
     licence = _licence(folder)
