@@ -103,5 +103,5 @@ def _without_thoughts(head: str, tags: Tags) -> str:
     """`head` without the thoughts, empty or only opened, at its end."""
     rest = head.rstrip(SPACE)
     if rest.endswith(tags.closing):
-        rest = rest.removesuffix(tags.closing).rstrip(SPACE)
+        rest = rest.removesuffix(tags.closing).rstrip(SPACE).removesuffix(tags.label.rstrip()).rstrip(SPACE)
     return rest.removesuffix(tags.opening) if rest.endswith(tags.opening) else head

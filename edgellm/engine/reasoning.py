@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from edgellm.contracts.engine import Tokenizer
 
@@ -26,12 +27,16 @@ _BETWEEN = "\n\n"  # two messages of one kind
 
 
 class Tags(msgspec.Struct, frozen=True):
-    """Thoughts between two tags. The ids are those of control tokens; None: the tag is known by its letters."""
+    """Thoughts between two tags. The ids are those of control tokens; None: the tag is known by its letters.
+
+    `label` is what some write between the opening tag and their thoughts.
+    """
 
     opening: str
     closing: str
     opening_id: int | None = None
     closing_id: int | None = None
+    label: str = ""
 
 
 class Channels(msgspec.Struct, frozen=True):
@@ -45,15 +50,16 @@ class Channels(msgspec.Struct, frozen=True):
 
 ReasoningFormat = Tags | Channels
 
-# Opening and closing tag, as written. To know another format, add it here.
-TAGS: tuple[tuple[str, str], ...] = (
-    ("<think>", "</think>"),  # Qwen3, DeepSeek R1, SmolLM3, GLM, Phi-4 reasoning, …
-    ("[THINK]", "[/THINK]"),  # Magistral
-    ("<seed:think>", "</seed:think>"),  # Seed-OSS
-    ("<reasoning>", "</reasoning>"),
-    ("<thought>", "</thought>"),  # EXAONE Deep
-    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
-    ("◁think▷", "◁/think▷"),  # Kimi
+# As written. To know another format, add it here.
+TAGS: tuple[Tags, ...] = (
+    Tags("<think>", "</think>"),  # Qwen3, DeepSeek R1, SmolLM3, GLM, Phi-4 reasoning, …
+    Tags("[THINK]", "[/THINK]"),  # Magistral
+    Tags("<seed:think>", "</seed:think>"),  # Seed-OSS
+    Tags("<reasoning>", "</reasoning>"),
+    Tags("<thought>", "</thought>"),  # EXAONE Deep
+    Tags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+    Tags("<|channel>", "<channel|>", label="thought\n"),  # Gemma 4
+    Tags("◁think▷", "◁/think▷"),  # Kimi
 )
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 _THOUGHTS = "analysis"  # the channel
@@ -67,9 +73,10 @@ def reasoning_format(template: str, tokenizer: Tokenizer) -> ReasoningFormat | N
         known = [token for token in ids if token is not None]
         if len(known) == len(ids):
             return Channels(*known)
-    for opening, closing in TAGS:
-        if opening in template or closing in template:
-            return Tags(opening, closing, _control_id(opening, tokenizer), _control_id(closing, tokenizer))
+    for tags in TAGS:
+        if tags.opening in template or tags.closing in template:
+            ids = [_control_id(tag, tokenizer) for tag in (tags.opening, tags.closing)]
+            return replace(tags, opening_id=ids[0], closing_id=ids[1])
     return None
 
 
@@ -115,6 +122,7 @@ class TagSplitter:
     def __init__(self, tags: Tags, started_inside: bool, continued: bool) -> None:
         self._tags = tags
         self._opened = started_inside
+        self._label = tags.label
         self._state = "inside" if started_inside and continued else "opening"
         self._held = ""  # white space that may lie at an edge, and what may become a tag
         self.marks = frozenset(token for token in (tags.opening_id, tags.closing_id) if token is not None)
@@ -124,8 +132,7 @@ class TagSplitter:
         if self._state == "opening":
             text = self._open(text)
         if self._state == "leading":
-            text = text.lstrip(SPACE)
-            self._state = "inside" if text else "leading"
+            text = self._lead(text)
         if self._state == "inside":
             thoughts, text = self._think(text)
         if self._state == "gap":
@@ -148,7 +155,7 @@ class TagSplitter:
         held, self._held = self._held, ""
         if self._state == "inside":
             return held.rstrip(SPACE), ""
-        return (held.strip(SPACE), "") if self._opened else ("", held)
+        return (held.strip(SPACE), "") if self._opened or self._state == "leading" else ("", held)
 
     def _open(self, text: str) -> str:
         """Wait for the opening tag or its absence; returns what follows."""
@@ -164,6 +171,19 @@ class TagSplitter:
         self._held = ""
         self._state = "inside" if self._opened else "answer"
         return rest if self._opened else text
+
+    def _lead(self, text: str) -> str:
+        """Wait for the first thought."""
+        text = (self._held + text).lstrip(SPACE)
+        if self._label and text.startswith(self._label):
+            text, self._label = text.removeprefix(self._label).lstrip(SPACE), ""
+        elif self._label.startswith(text):
+            self._held = text
+            return ""
+        self._held = ""
+        if text:
+            self._state = "inside"
+        return text
 
     def _think(self, text: str) -> tuple[str, str]:
         """Thoughts that are certain, and what follows their end."""

@@ -18,6 +18,7 @@ T = TypeVar("T")
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _UNKNOWN = re.compile(r"contains unknown field `(.+)`", re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SEARCHED = 1 << 20  # bytes of a malformed body that are worth a second look
 
 
@@ -71,9 +72,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        path = _not_finite(body)
-        if path is not None:
-            raise InvalidRequest(f"{path} must be a finite number", param=path) from error
+        if (blamed := _blamed(body)) is not None:
+            path, complaint = blamed[0].encode(errors="replace").decode(), blamed[1]
+            raise InvalidRequest(f"{path or 'the body'} {complaint}", param=path or None) from error
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
 
 
@@ -122,8 +123,8 @@ def _invalid(message: str) -> InvalidRequest:
     return InvalidRequest(f"{path or 'the body'}: {message}", param=path or None)
 
 
-def _not_finite(body: bytes) -> str | None:
-    """Where a NaN or an infinity stands, which JSON does not know but many clients write."""
+def _blamed(body: bytes) -> tuple[str, str] | None:
+    """Where and what: NaN, an infinity, half a surrogate pair. JSON knows none of them, but many clients write them."""
     if len(body) > _SEARCHED:
         return None
     try:
@@ -134,7 +135,9 @@ def _not_finite(body: bytes) -> str | None:
     while todo:
         path, value = todo.pop()
         if isinstance(value, float) and not math.isfinite(value):
-            return path[:200]
+            return path[:200], "must be a finite number"
+        if isinstance(value, str) and _SURROGATE.search(value):
+            return path[:200], "has half a surrogate pair, which is no character"
         if isinstance(value, dict):
             todo.extend((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
         elif isinstance(value, list):

@@ -256,6 +256,17 @@ def test_what_is_no_request_is_refused(body: bytes) -> None:
         openai_requests.chat(body, "id")
 
 
+@pytest.mark.parametrize("half", ["a\\ud83d", "a\\ud83dbcdefgh", "\\udc00", "\\ud83d\\ud83d"])
+def test_half_a_surrogate_pair_is_named_by_its_place(half: str) -> None:
+    body = '{"model": "m", "messages": [{"role": "user", "content": "%s"}]}' % half
+    with pytest.raises(InvalidRequest, match="half a surrogate pair") as caught:
+        openai_requests.chat(body.encode(), "id")
+    assert caught.value.param == "messages[0].content"
+    with pytest.raises(InvalidRequest, match="half a surrogate pair") as caught:
+        openai_requests.chat(('{"' + half + '": "' + half + '"}').encode(), "id")
+    (caught.value.param or "").encode()  # the field's own name may be as bad
+
+
 def test_no_message_repeats_what_the_caller_said() -> None:
     for fields in ({"temperature": "secret"}, {"messages": [{"role": "secret", "content": "secret"}]}):
         with pytest.raises(InvalidRequest) as caught:

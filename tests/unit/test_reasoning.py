@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from edgellm.engine.reasoning import TAGS, Channels, ReasoningFormat, Tags, reasoning_format
 from edgellm.engine.text import ReplyText
@@ -16,6 +17,7 @@ THINK = Tags("<think>", "</think>")
 SPACE = " \t\r\n"
 START, CHANNEL, MESSAGE, END, OPEN, CLOSE = range(1000, 1006)
 HARMONY = Channels(START, CHANNEL, MESSAGE, END)
+CHANNEL_TAGS = Tags("<|channel>", "<channel|>", label="thought\n")
 Part = bytes | str | int
 BY_ID = Tags("[THINK]", "[/THINK]", OPEN, CLOSE)
 
@@ -183,10 +185,21 @@ class Vocabulary:
 
 
 @pytest.mark.parametrize("tags", TAGS)
-def test_the_template_says_which_format_and_the_vocabulary_how_it_is_known(tags: tuple[str, str]) -> None:
-    template = "{{ content.split('" + tags[1] + "')[-1] }}"
-    assert reasoning_format(template, Vocabulary()) == Tags(*tags)  # type: ignore[arg-type]
-    assert reasoning_format(template, Vocabulary(*tags)) == Tags(*tags, 0, 1)  # type: ignore[arg-type]
+def test_the_template_says_which_format_and_the_vocabulary_how_it_is_known(tags: Tags) -> None:
+    template = "{{ content.split('" + tags.closing + "')[-1] }}"
+    assert reasoning_format(template, Vocabulary()) == tags  # type: ignore[arg-type]
+    known = reasoning_format(template, Vocabulary(tags.opening, tags.closing))  # type: ignore[arg-type]
+    assert known == replace(tags, opening_id=0, closing_id=1)
+
+
+@pytest.mark.parametrize("form", [CHANNEL_TAGS, replace(CHANNEL_TAGS, opening_id=OPEN, closing_id=CLOSE)])
+def test_a_label_between_tag_and_thoughts_is_not_shown(form: Tags) -> None:
+    first, last = (OPEN, CLOSE) if form.opening_id else (form.opening, form.closing)
+    assert parted([first, "tho", "ught", "\nhm", last, "Four."], form) == ("hm", "Four.")
+    assert parted([first, "thought\n", last, "Four."], form) == ("", "Four.")
+    assert parted([first, "thou", "sands\n", last, "Four."], form) == ("thousands", "Four.")
+    assert parted([first, "thou"], form) == ("thou", "")
+    assert parted(["Four."], form) == ("", "Four.")
 
 
 def test_channels_need_their_control_tokens() -> None:

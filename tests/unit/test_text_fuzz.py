@@ -19,7 +19,23 @@ SPACE = " \t\r\n"
 SIGNS = (
     *("a", "b", "the ", "\n", "\n\n", "\r\n", " ", "\t", "\0", "é", "e\u0301", "ß", "ﷺ", "\u200b", "\ufffd", "\ufeff"),
     *("漢", "字", "かな", "한국", "ไทย", "नि", "עב", "👍🏽", "👨‍👩‍👧", "🇩🇪", "🏳️‍🌈", "\U0010ffff", "𝔘"),
-    *("<", "</", ">", "<|", "|>", "think", "<think>", "</think>", "[THINK]", "[/THINK]", "```", "\\n", "</s>", "::"),
+    *(
+        "<",
+        "</",
+        ">",
+        "<|",
+        "|>",
+        "think",
+        "<think>",
+        "</think>",
+        "[THINK]",
+        "[/THINK]",
+        "```",
+        "thought",
+        "thought\n",
+        "</s>",
+        "::",
+    ),
 )
 START, CHANNEL, MESSAGE, END = range(-4, 0)
 CHANNELS = Channels(START, CHANNEL, MESSAGE, END)
@@ -58,7 +74,9 @@ def parted(text: str, tags: Tags, inside: bool, stop: tuple[str, ...]) -> tuple[
     rest = text.lstrip(SPACE)
     if not inside and not rest.startswith(tags.opening):
         return "", cut(text, stop)
-    thoughts, _, answer = rest.removeprefix(tags.opening).partition(tags.closing)
+    if rest.startswith(tags.opening):
+        rest = rest.removeprefix(tags.opening).lstrip(SPACE).removeprefix(tags.label)
+    thoughts, _, answer = rest.partition(tags.closing)
     return thoughts.strip(SPACE), cut(answer.lstrip(SPACE), stop)
 
 
@@ -100,7 +118,7 @@ def test_ten_thousand_replies_with_thoughts_between_tags() -> None:
     chance = random.Random(20_002)
     thought = 0
     for _ in range(CASES):
-        tags = Tags(*chance.choice(TAGS))
+        tags = chance.choice(TAGS)
         inside = chance.random() < 0.3
         parts = [some_text(chance, 4), tags.opening, some_text(chance), tags.closing, some_text(chance)]
         text = "".join(part for part in parts if chance.random() < 0.8)
