@@ -258,7 +258,7 @@ def test_what_is_no_request_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("half", ["a\\ud83d", "a\\ud83dbcdefgh", "\\udc00", "\\ud83d\\ud83d"])
 def test_half_a_surrogate_pair_is_named_by_its_place(half: str) -> None:
-    body = '{"model": "m", "messages": [{"role": "user", "content": "%s"}]}' % half
+    body = '{"model": "m", "messages": [{"role": "user", "content": "' + half + '"}]}'
     with pytest.raises(InvalidRequest, match="half a surrogate pair") as caught:
         openai_requests.chat(body.encode(), "id")
     assert caught.value.param == "messages[0].content"
