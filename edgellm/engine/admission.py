@@ -54,6 +54,7 @@ class Entry:
         self.expires_at: float | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.unloading: asyncio.Task[None] | None = None
+        self.yielding: asyncio.Event | None = None  # another model waits for its place; set when that is over
         self.retiring = False  # somebody needs it loaded differently: takes no new requests
 
     @property
@@ -96,6 +97,11 @@ def memory_if_idle_left(memory: Memory, entries: Iterable[Entry]) -> Memory:
         else:
             freed += entry.resident
     return memory_now(Memory(memory.total, min(memory.total, memory.available + freed)), busy)
+
+
+def memory_if_all_left(memory: Memory, entries: Iterable[Entry]) -> Memory:
+    """The same, if every model were unloaded."""
+    return Memory(memory.total, min(memory.total, memory.available + sum(entry.resident for entry in entries)))
 
 
 def describe(entry: Entry) -> LoadedModel:

@@ -17,7 +17,16 @@ import msgspec
 from edgellm.config import Settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed
-from edgellm.engine.admission import Entry, ModelPlan, Wanted, describe, memory_if_idle_left, memory_now
+from edgellm.engine.admission import (
+    Entry,
+    ModelPlan,
+    Wanted,
+    describe,
+    memory_if_all_left,
+    memory_if_idle_left,
+    memory_now,
+)
+from edgellm.engine.process import within
 from edgellm.engine.protocol import Load, Request
 from edgellm.engine.supervisor import LocalModel
 from edgellm.errors import EdgeError, InsufficientMemory, RequestTimeout, Unavailable
@@ -41,6 +50,7 @@ class ModelPool:
         self._memory = memory
         self._entries: dict[str, Entry] = {}
         self._admission = asyncio.Lock()
+        self._freed = asyncio.Event()  # a model became idle or left; one waiter at most: who holds the lock
         self._closed = False
 
     # -- using models ------------------------------------------------------------------------------
@@ -110,6 +120,7 @@ class ModelPool:
     async def aclose(self, grace_s: float | None = None) -> None:
         """Refuse new requests, let running ones finish for `grace_s` seconds (None: the setting), unload everything."""
         self._closed = True
+        self._freed.set()
         grace = self._settings.shutdown_grace_s if grace_s is None else grace_s
         async with self._admission:  # what is being admitted right now is in the table after this, or refused
             stops = [self._unload(entry, grace) for entry in self._entries.values()]
@@ -128,6 +139,9 @@ class ModelPool:
                 entry = await self._admit(wanted)
             elif entry.unloading is not None:
                 await asyncio.shield(entry.unloading)
+                continue
+            elif entry.yielding is not None:
+                await entry.yielding.wait()
                 continue
             elif entry.dead or not entry.serves(wanted):
                 await self._retire(entry)
@@ -152,9 +166,10 @@ class ModelPool:
         if entry.leases:
             return
         entry.idle.set()
+        self._freed.set()
         if entry.unloading is not None:
             return
-        if entry.model.state == "stopped" or entry.retiring or entry.keep_alive_s == 0:
+        if entry.model.state == "stopped" or entry.retiring or entry.yielding is not None or entry.keep_alive_s == 0:
             self._unload(entry, 0.0)
         elif entry.keep_alive_s > 0:
             entry.expires_at = time.time() + entry.keep_alive_s
@@ -170,19 +185,55 @@ class ModelPool:
     # -- in and out --------------------------------------------------------------------------------
 
     async def _admit(self, wanted: Wanted) -> Entry | None:
-        """Make room for a model and enter it. None: it is there meanwhile."""
-        async with self._admission:
-            if wanted.name in self._entries:
-                return None
-            plan = await self._plan(wanted, memory_if_idle_left(self._memory(), self._entries.values()))
-            if not await self._make_room(wanted.name, plan.size):
-                # Smaller, beside what is busy; or an honest refusal.
-                plan = await self._plan(wanted, memory_now(self._memory(), self._entries.values()))
-            if self._closed:
-                return None
-            entry = Entry(wanted, plan, self._make_model(plan.load))
-            self._entries[wanted.name] = entry
-            return entry
+        """Make room for a model and enter it; busy ones are waited for. None: it is there meanwhile, or all is over."""
+        async with self._admission:  # whoever came first gets its room first
+            until = time.monotonic() + self._settings.room_wait_s
+            while wanted.name not in self._entries and not self._closed:
+                try:
+                    plan = await self._fitted(wanted)
+                except Unavailable as error:
+                    if not await self._wait_for_room(wanted, until, error):
+                        raise
+                    continue
+                if self._closed:
+                    break
+                entry = Entry(wanted, plan, self._make_model(plan.load))
+                self._entries[wanted.name] = entry
+                return entry
+            return None
+
+    async def _fitted(self, wanted: Wanted) -> ModelPlan:
+        """A plan for which there is room now. Raises InsufficientMemory, or Unavailable for too many models."""
+        plan = await self._plan(wanted, memory_if_idle_left(self._memory(), self._entries.values()))
+        if await self._make_room(wanted.name, plan.size):
+            return plan
+        # Smaller, beside what is busy; or an honest refusal.
+        return await self._plan(wanted, memory_now(self._memory(), self._entries.values()))
+
+    async def _wait_for_room(self, wanted: Wanted, until: float, error: Unavailable) -> bool:
+        """Wait for a busy model to become idle; False when none did in time, or when that would not help.
+
+        The least recently used of them takes no new requests meanwhile: two models that are asked all the time take
+        turns, and none keeps the other out.
+        """
+        busy = [entry for entry in self._entries.values() if entry.leases and entry.unloading is None]
+        left = until - time.monotonic()
+        if not busy or left <= 0:
+            return False
+        if isinstance(error, InsufficientMemory):
+            try:
+                await asyncio.to_thread(wanted.plan, memory_if_all_left(self._memory(), self._entries.values()))
+            except InsufficientMemory:
+                return False
+        victim = min(busy, key=lambda entry: entry.last_used)
+        victim.yielding = over = asyncio.Event()
+        logger.info("%s waits for %s to become idle", wanted.name, victim.name)
+        self._freed.clear()
+        try:
+            return not all(entry.leases for entry in busy) or await within(left, self._freed)
+        finally:
+            victim.yielding = None
+            over.set()
 
     async def _plan(self, wanted: Wanted, memory: Memory) -> ModelPlan:
         try:
@@ -240,6 +291,7 @@ class ModelPool:
         finally:
             if self._entries.get(entry.name) is entry:
                 del self._entries[entry.name]
+            self._freed.set()
 
     def _full(self) -> bool:
         most = self._settings.max_models

@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -30,7 +31,8 @@ from edgellm.placement.machine import Memory
 
 FAKE = Path(__file__).parent.parent / "fake_worker.py"
 MIB = 1024 * 1024
-SETTINGS = Settings(memory_reserve=0.1, keep_alive_s=60.0, shutdown_grace_s=2.0)
+SETTINGS = Settings(memory_reserve=0.1, keep_alive_s=60.0, shutdown_grace_s=2.0, room_wait_s=0.0)
+PATIENT = msgspec.structs.replace(SETTINGS, room_wait_s=20.0)
 QUICK = Supervision(deaths=2, backoff_s=0.05, cooldown_s=60.0, polite_s=1.0)
 
 
@@ -229,7 +231,7 @@ def test_mapped_weights_take_memory_though_the_system_calls_it_available() -> No
 
 
 def test_max_models() -> None:
-    house = House(Settings(max_models=2))
+    house = House(Settings(max_models=2, room_wait_s=0.0))
 
     async def test() -> None:
         a, b, c = (house.want(name, 10) for name in "abc")
@@ -242,6 +244,93 @@ def test_max_models() -> None:
             assert error.code == "unavailable"
             assert error.retriable
             assert "max_models allows 2" in error.message
+
+    run(house, test)
+
+
+# -- waiting for busy ones ---------------------------------------------------------------------------
+
+ONE = msgspec.structs.replace(PATIENT, max_models=1)
+
+
+@pytest.mark.parametrize(("settings", "size"), [(ONE, 10), (PATIENT, 600)])
+def test_a_busy_model_is_waited_for(settings: Settings, size: int) -> None:
+    house = House(settings)
+
+    async def test() -> None:
+        await house.finish(house.want("a", size))
+        first = asyncio.create_task(house.ask(house.want("a", size), "slow 100"))
+        await until(lambda: house.of("a").running == 1)
+        await house.finish(house.want("b", size))
+        assert first.done()
+        assert isinstance(first.result()[-1], Finished)
+        assert house.loaded() == ["b"]
+
+    run(house, test)
+
+
+def test_the_wait_is_bounded_and_afterwards_all_is_as_before() -> None:
+    house = House(msgspec.structs.replace(ONE, room_wait_s=0.4))
+
+    async def test() -> None:
+        async with house.busy(house.want("a", 10)):
+            began = time.monotonic()
+            asked = asyncio.create_task(house.fail(house.want("b", 10)))
+            await asyncio.sleep(0.1)
+            held = asyncio.create_task(house.finish(house.want("a", 10)))  # would keep a busy: it waits its turn
+            await asyncio.sleep(0.1)
+            assert not held.done()
+            error = await asked
+            assert 0.3 < time.monotonic() - began < 3.0
+            assert (error.code, error.retriable, error.retry_after) == ("unavailable", True, 5.0)
+            assert "busy are a" in error.message
+            await held
+            assert house.loaded() == ["a"]
+
+    run(house, test)
+
+
+def test_two_models_asked_all_the_time_take_turns() -> None:
+    house = House(ONE)
+
+    async def test() -> None:
+        async def stream(name: str) -> None:
+            for _ in range(4):
+                await house.finish(house.want(name, 10), "slow 40")
+                served.append(name)
+
+        served: list[str] = []
+        await asyncio.gather(*(stream(name) for name in "aabb"))  # two each: without turns one is never idle
+        assert sorted(served) == sorted("aabb" * 4)
+        assert "b" in served[:8]
+        assert "a" in served[:8]
+
+    run(house, test)
+
+
+def test_what_would_not_fit_anyway_is_refused_at_once() -> None:
+    house = House(PATIENT)
+
+    async def test() -> None:
+        async with house.busy(house.want("a")):
+            began = time.monotonic()
+            assert (await house.fail(house.want("b", 2000))).code == "insufficient_memory"
+            assert time.monotonic() - began < 2.0
+
+    run(house, test)
+
+
+def test_a_request_waits_for_room_no_longer_than_its_own_limit_and_not_beyond_the_end() -> None:
+    house = House(ONE)
+
+    async def test() -> None:
+        async with house.busy(house.want("a", 10)):
+            assert (await house.fail(house.want("b", 10), timeout_s=0.3)).code == "timeout"
+            waiting = asyncio.create_task(house.fail(house.want("b", 10)))
+            await asyncio.sleep(0.1)
+            closing = asyncio.create_task(house.pool.aclose(0.0))
+            assert (await waiting).code == "unavailable"
+            await closing
 
     run(house, test)
 
