@@ -7,14 +7,17 @@ import contextlib
 import socket
 import threading
 import time
+from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
 import msgspec
 
 from edgellm.config import Settings
 from edgellm.contracts.backend import Health, LoadedModel
+from edgellm.contracts.embedding import EmbedRequest
 from edgellm.contracts.events import (
     ChoiceDone,
+    Embedded,
     Event,
     Failed,
     Finished,
@@ -89,6 +92,11 @@ class FakeService(Service):
         finally:
             if not whole:
                 self.closed.append(time.monotonic())
+
+    async def embed(self, request: EmbedRequest) -> AsyncGenerator[Event, None]:
+        size = len(request.inputs)
+        yield Embedded(array("f", [0.0, 0.6, 0.8] * size).tobytes(), 3)
+        yield Finished(Usage(2 * size, 0), Timings(0.0, 0.0, 0.0, 0.0))
 
     def loaded(self) -> list[LoadedModel]:
         return [LOADED]

@@ -24,7 +24,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     """`input`: a text, several, the token ids of one, or of several."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
-    input: str | list[Any]
+    input: str | list[str | int | list[int]]
     encoding_format: Format | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     user: Any = None

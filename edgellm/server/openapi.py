@@ -17,6 +17,7 @@ from edgellm.errors import by_code
 from edgellm.presets import NAMES
 from edgellm.server import openapi_schemas as shapes
 from edgellm.server import template_options
+from edgellm.server.embeddings import INPUTS, EmbeddingsBody
 from edgellm.server.native import PREFIX as NATIVE
 from edgellm.server.native import GenerateBody, ShutdownBody, StopBody
 from edgellm.server.openai_requests import (
@@ -70,6 +71,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         tag="OpenAI",
         body=CompletionBody,
         answers={JSON: shapes.Completion, "text/event-stream": None},
+        statuses=_ALL | _ANY | _BODY,
+    ),
+    ("POST", "/v1/embeddings"): Operation(
+        summary="Turn texts into vectors",
+        tag="OpenAI",
+        body=EmbeddingsBody,
+        answers={JSON: shapes.Embeddings},
         statuses=_ALL | _ANY | _BODY,
     ),
     ("GET", "/v1/models"): Operation(
@@ -206,7 +214,8 @@ def _describe_limits(components: Document) -> None:
         "anyOf": [template_options.SCHEMA, {"type": "null"}]
     }
     components[CompletionBody.__name__]["properties"]["prompt"] = _PROMPT
-    components["StopBody"]["properties"]["model"] = _NAME
+    components["StopBody"]["properties"]["model"] = components["EmbeddingsBody"]["properties"]["model"] = _NAME
+    components["EmbeddingsBody"]["properties"]["input"] = _INPUT
     message = components[ChatMessage.__name__]
     message["properties"]["role"] = {"enum": list(ROLES)}
     message["properties"]["content"] = {"anyOf": [{"type": "string"}, _PARTS]}
@@ -222,6 +231,15 @@ def _describe_limits(components: Document) -> None:
 _PARTS = {"type": "array", "minItems": 1, "items": {"$ref": _REF.format(name=Part.__name__)}}
 _NOTHING: Document = {"enum": [None, [], {}, "", 0, False], "description": "Not supported yet"}
 _IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**31}}
+_WORDS = {"type": "string", "minLength": 1}
+_INPUT = {
+    "description": "A text, several, the token ids of one, or of several",
+    "anyOf": [
+        _WORDS,
+        _IDS,
+        {"type": "array", "minItems": 1, "maxItems": INPUTS, "items": {"anyOf": [_WORDS, _IDS]}},
+    ],
+}
 _PROMPT = {
     "description": "A text, token ids, or a list that holds one of these",
     "anyOf": [

@@ -76,6 +76,24 @@ class Completion(_Answer, kw_only=True):
     choices: list[CompletionChoice]
 
 
+class Embedding(msgspec.Struct):
+    object: Literal["embedding"]
+    index: Natural
+    embedding: list[float] | str  # base64 of float32, little-endian
+
+
+class EmbeddingUsage(msgspec.Struct):
+    prompt_tokens: Natural
+    total_tokens: Natural
+
+
+class Embeddings(msgspec.Struct):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
 class Model(msgspec.Struct):
     id: str
     object: Literal["model"]
