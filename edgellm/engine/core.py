@@ -8,45 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from edgellm.contracts.engine import Row, SampleSpec, Tokenizer, TokenRunner
-from edgellm.contracts.events import (
-    ChoiceDone,
-    Event,
-    Failed,
-    Finished,
-    FinishReason,
-    Progress,
-    ReasoningDelta,
-    Slid,
-    Started,
-    TextDelta,
-    Timings,
-    Usage,
-)
+from edgellm.contracts.engine import Tokenizer, TokenRunner
+from edgellm.contracts.events import Event, Failed, FinishReason, Progress, Slid, Started
 from edgellm.contracts.request import GenerateRequest
+from edgellm.engine.answers import Answer, Choice
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.pacing import Emission
 from edgellm.engine.prompt import EncodedPrompt
 from edgellm.engine.scheduler import Broken, Drawn, Scheduler, Step
 from edgellm.engine.spec import sample_spec
-from edgellm.engine.text import Piece, ReplyText
+from edgellm.engine.text import Piece
+from edgellm.engine.warmup import warm_up
 from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
 
 MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
-
-
-class _Answer:
-    """A job and the text it has become."""
-
-    __slots__ = ("accepted", "announced", "dropped", "job", "text")
-
-    def __init__(self, job: Job, text: ReplyText, accepted: float, dropped: int) -> None:
-        self.job = job
-        self.text = text
-        self.dropped = dropped  # tokens of the prompt that were left out
-        self.accepted = accepted
-        self.announced = False
 
 
 class EngineCore:
@@ -65,7 +41,8 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._limits = limits or Limits()
         self.scheduler = Scheduler(runner.info, runner, self._limits)
-        self._answers: dict[str, _Answer] = {}
+        self._answers: dict[str, Answer] = {}
+        self._choices: dict[Job, Choice] = {}
         self._end = tokenizer.end_of_generation
         self.steps = 0
         self.step_started = 0.0  # 0 between steps; read by the heartbeat thread
@@ -77,15 +54,8 @@ class EngineCore:
         return self.scheduler.idle
 
     def warm_up(self) -> None:
-        """Run decode steps before the model counts as ready: first steps allocate and page in."""
-        token = self._tokenizer.bos or 0
-        spec = SampleSpec(temperature=0.0, top_k=0, top_p=1.0, seed=0)
-        for _ in range(2):  # the second run is the one worth remembering
-            began = time.monotonic()
-            self._runner.collect(self._runner.submit([Row(0, 0, (token,), spec)]))
-            seconds = time.monotonic() - began
-            self._runner.free(0)
-        self.scheduler.costs.observe(1, seconds)
+        """Run steps before the model counts as ready: first steps allocate and page in, and their time is learned."""
+        warm_up(self._runner, self._tokenizer.bos or 0, self.scheduler)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -93,32 +63,44 @@ class EngineCore:
         """Accept a request whose prompt has been encoded, or is bare ids; or answer at once with why not."""
         if not isinstance(prompt, EncodedPrompt):
             prompt = EncodedPrompt(list(prompt))
-        tokens = prompt.tokens
+        now = time.monotonic()
+        answer = Answer(request, now, prompt.dropped)
         try:
-            self._check_queue(len(tokens))
-            room = self._room(request, len(tokens))
-            spec = sample_spec(request, self._runner.info, self._tokenizer, 0)
+            self._check_queue(len(prompt.tokens))
+            room = self._room(request, len(prompt.tokens))
+            specs = [sample_spec(request, self._runner.info, self._tokenizer, n) for n in range(answer.wanted)]
         except EdgeError as error:
             return [(request.id, Failed(error.info))]
-        now = time.monotonic()
-        job = Job(
-            request.id,
-            tokens,
-            spec,
-            room,
-            priority=request.priority,
-            arrived=now,
-            key=request.cache_key,
-        )
-        self.scheduler.add(job)
-        self._answers[request.id] = _Answer(job, prompt.reply(self._tokenizer, request.stop), now, prompt.dropped)
+        for spec in specs:  # the first computes the prompt, the others wait for it and fork
+            job = Job(
+                f"{request.id}/{spec.choice}",
+                prompt.tokens,
+                spec,
+                room,
+                priority=request.priority,
+                arrived=now,
+                key=request.cache_key,
+                drafts=request.drafts,
+            )
+            choice = Choice(answer, job, prompt.reply(self._tokenizer, request.stop))
+            answer.add(choice)
+            self._choices[job] = choice
+            self.scheduler.add(job)
+        self._answers[request.id] = answer
         return []
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; nothing more is emitted for it. Unknown ids are ignored."""
-        answer = self._answers.pop(request_id, None)
+        answer = self._answers.get(request_id)
         if answer is not None:
-            self.scheduler.remove(answer.job)
+            self._forget(answer)
+
+    def _forget(self, answer: Answer, *, keep: bool = True) -> None:
+        """Take every job of an answer out that is still in the scheduler."""
+        del self._answers[answer.request.id]
+        for choice in answer.choices:
+            if self._choices.pop(choice.job, None) is not None:
+                self.scheduler.remove(choice.job, keep=keep)
 
     def _check_queue(self, tokens: int) -> None:
         waiting = self.scheduler.waiting
@@ -166,85 +148,67 @@ class EngineCore:
         now = time.monotonic()
         self.step_started, self.step_seconds = 0.0, now - began
         for outcome in self.scheduler.commit(step, results, now, self.step_seconds):
-            if isinstance(outcome, Drawn):
-                emitted.extend(self._take(outcome))
-            else:
-                emitted.append(self._break(outcome))
+            choice = self._choices.get(outcome.job)
+            if choice is None:
+                continue  # ended earlier in this step: drafts ran on, or another choice of its request broke
+            events = self._take(choice, outcome) if isinstance(outcome, Drawn) else self._break(choice, outcome)
+            emitted.extend((choice.answer.request.id, event) for event in events)
         return emitted
 
     def _announce(self, step: Step) -> list[Emission]:
         """Started for those whose first step this is, progress for those in a long prefill."""
         emitted: list[Emission] = []
         for job, row in zip(step.jobs, step.rows, strict=True):
-            answer = self._answers[job.id]
+            answer = self._choices[job].answer
+            name = answer.request.id
             if not answer.announced:
                 answer.announced = True
-                emitted.append((job.id, Started(job.prompt_length, job.cached, job.sample.seed)))
+                emitted.append((name, Started(job.prompt_length, job.cached, job.sample.seed)))
                 if answer.dropped:
-                    emitted.append((job.id, Slid(answer.dropped)))
-            if row.sample is None:
+                    emitted.append((name, Slid(answer.dropped)))
+            if row.sample is None and job is answer.choices[0].job:
                 done = (row.start + len(row.tokens)) / job.prompt_length
-                emitted.append((job.id, Progress("prefill", min(1.0, done))))
+                emitted.append((name, Progress("prefill", min(1.0, done))))
         return emitted
 
-    def _take(self, drawn: Drawn) -> list[Emission]:
-        """Turn a drawn token into text, or into the end of the answer."""
-        job = drawn.job
-        answer = self._answers[job.id]
+    def _take(self, choice: Choice, drawn: Drawn) -> list[Event]:
+        """Turn a drawn token into text, or into the end of the choice."""
+        choice.take(drawn, self._tokenizer)
         if drawn.token in self._end:
-            return self._finish(answer, "stop")
-        piece = answer.text.push(drawn.token)
+            return self._finish(choice, "stop")
+        piece = choice.text.push(drawn.token)
         if piece.stopped:
-            return self._finish(answer, "stop", piece)
-        if job.generated >= job.max_tokens:
-            return self._finish(answer, "length", piece)
-        return [(job.id, delta) for delta in _deltas(piece)]
+            return self._finish(choice, "stop", piece)
+        if choice.taken >= choice.job.max_tokens:
+            return self._finish(choice, "length", piece)
+        return choice.answer.tell(choice, choice.deltas(piece))
 
-    def _finish(self, answer: _Answer, reason: FinishReason, *pieces: Piece) -> list[Emission]:
-        job = answer.job
-        del self._answers[job.id]
-        self.scheduler.remove(job)
-        usage = Usage(job.prompt_length, job.generated, job.cached)
-        events = [delta for piece in (*pieces, answer.text.finish()) for delta in _deltas(piece)]
-        events += [ChoiceDone(reason), Finished(usage, _timings(answer))]
-        return [(job.id, event) for event in events]
+    def _finish(self, choice: Choice, reason: FinishReason, *pieces: Piece) -> list[Event]:
+        del self._choices[choice.job]
+        self.scheduler.remove(choice.job)
+        last = [delta for piece in (*pieces, choice.text.finish()) for delta in choice.deltas(piece)]
+        events = choice.answer.finish(choice, last, reason)
+        if not choice.answer.open:
+            del self._answers[choice.answer.request.id]
+        return events
 
-    def _break(self, broken: Broken) -> Emission:
-        job = broken.job
-        del self._answers[job.id]
-        self.scheduler.remove(job, keep=False)
+    def _break(self, choice: Choice, broken: Broken) -> list[Event]:
+        """One choice that cannot go on fails the request."""
+        del self._choices[choice.job]
+        self.scheduler.remove(choice.job, keep=False)
+        self._forget(choice.answer)
         why = (
             "the model produced numbers that are not finite"
             if broken.reason == "nan"
             else "the engine has no KV room left for this request, even alone"
         )
         error = GenerationFailed(f"{self._model}: {why}", hint="try another prompt, or another variant of the model")
-        return (job.id, Failed(error.info))
+        return [Failed(error.info)]
 
     def fail_all(self, error: EdgeError) -> list[Emission]:
         """Give up every request: the engine itself failed, and what it did to their sequences is unknown."""
         emitted: list[Emission] = [(request_id, Failed(error.info)) for request_id in self._answers]
-        for answer in self._answers.values():
-            self.scheduler.remove(answer.job, keep=False)
-        self._answers.clear()
+        for answer in list(self._answers.values()):
+            self._forget(answer, keep=False)
         self.step_started = 0.0  # the step that failed is over
         return emitted
-
-
-def _deltas(piece: Piece) -> list[Event]:
-    deltas: list[Event] = [ReasoningDelta(piece.reasoning)] if piece.reasoning else []
-    return [*deltas, TextDelta(piece.text)] if piece.text else deltas
-
-
-def _timings(answer: _Answer) -> Timings:
-    job = answer.job
-    start, first, last = job.first_step, job.first_token, job.last_token
-    assert start is not None
-    assert first is not None
-    assert last is not None
-    return Timings(
-        queue_s=start - answer.accepted,
-        prefill_s=first - start,
-        decode_s=last - first,
-        total_s=last - answer.accepted,
-    )

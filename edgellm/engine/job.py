@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from edgellm.contracts.engine import SampleSpec
+
+if TYPE_CHECKING:
+    from edgellm.engine.speculation import Guesses
 
 
 class Job:
     """A prompt, what was generated so far, and how much of both is in the KV cache.
 
     tokens      prompt then generated tokens
+    generated   how many were drawn; keys the random numbers, so it counts on when old tokens slide out
     computed    how many of them are in the KV of `sequence`
     sequence    None while waiting
     cached      prompt tokens that were in the cache when it started
@@ -18,11 +23,17 @@ class Job:
     """
 
     __slots__ = (
+        "accepted",
         "arrived",
         "cached",
+        "carry",
         "computed",
+        "drafted",
+        "drafts",
         "first_step",
         "first_token",
+        "generated",
+        "guesses",
         "id",
         "key",
         "last_token",
@@ -45,6 +56,7 @@ class Job:
         priority: int = 0,
         arrived: float = 0.0,
         key: str = "",
+        drafts: bool = True,
     ) -> None:
         self.id = id
         self.tokens = list(prompt)
@@ -61,11 +73,12 @@ class Job:
         self.computed = 0
         self.sequence: int | None = None
         self.suspensions = 0
-
-    @property
-    def generated(self) -> int:
-        """Tokens generated so far."""
-        return len(self.tokens) - self.prompt_length
+        self.generated = 0
+        self.carry = 0.0  # of the sampler chain, from token to token
+        self.drafts = drafts  # may guess ahead
+        self.guesses: Guesses | None = None  # the speculator's own
+        self.drafted = 0
+        self.accepted = 0
 
     @property
     def pending(self) -> int:
@@ -85,6 +98,7 @@ class Job:
     def record(self, token: int, now: float) -> None:
         """Take the token just drawn."""
         self.tokens.append(token)
+        self.generated += 1
         if self.first_token is None:
             self.first_token = now
         self.last_token = now

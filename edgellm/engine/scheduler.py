@@ -4,7 +4,8 @@
     commit(step, results)    what became of the rows -> drawn tokens and failures
 
 Rules, in this order:
-  - Every decoding job gets its row: those who read must not wait.
+  - Every decoding job gets its row: those who read must not wait. Where nothing is to be prefilled, guesses of the
+    tokens to follow join as far as they pay (`speculation.py`).
   - Prefill fills what is left of the step: of its tokens and of its time (a step stays under `decode_step_s` while
     anyone decodes, under `step_s` otherwise, as far as chunks of MIN_CHUNK allow).
   - Among prefills, lower `priority` first; within one, least predicted work first minus the time already waited: short
@@ -21,12 +22,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from edgellm.contracts.engine import Result, Row, RowError, RunnerInfo
+from edgellm.contracts.engine import Logprob, Result, Row, RowError, RunnerInfo
 from edgellm.engine.cache import KvMemory, PrefixCache
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.prefix import common_prefix
+from edgellm.engine.speculation import Speculator
 
 MIN_CHUNK = 64  # rows of a step with prefill, if there are as many: fewer waste the matrix units
 DEEP = 512  # tokens of context from which the attention of a prefill step outweighs the rest
@@ -44,10 +46,11 @@ class Step(msgspec.Struct):
 
 
 class Drawn(msgspec.Struct):
-    """A job drew a token."""
+    """A job drew a token; several in one step where guesses came true."""
 
     job: Job
     token: int
+    logprob: Logprob | None = None
 
 
 class Broken(msgspec.Struct):
@@ -82,6 +85,8 @@ class Scheduler:
         self._info = info
         self._limits = limits or Limits()
         self.costs = costs or StepCosts()
+        self.decode_costs = StepCosts()  # of steps in which every token has logits
+        self.speculator = Speculator(info, self.decode_costs, self._limits.decode_step_s)
         self.cache = PrefixCache(memory, info, self._limits)
         self.waiting: list[Job] = []
         self.active: list[Job] = []  # hold a sequence, in order of admission
@@ -115,8 +120,9 @@ class Scheduler:
             suspended = self._suspend(self._lowest())
             decoding = [job for job in decoding if job is not suspended]
         draft = _Draft()
+        guesses = self._guesses(decoding)
         for job in decoding:
-            self._add_row(draft, job, 1)
+            self._add_row(draft, job, 1, guesses.get(job, ()))
         self._prefill(draft, now)
         while not draft.rows and len(self.active) > 1:  # prompts that fill the pool between them
             self._suspend(self._lowest())
@@ -131,17 +137,24 @@ class Scheduler:
         refused = [job for job, result in zip(step.jobs, results, strict=True) if result.error == "no_room"]
         if not refused:
             self.costs.observe(step.tokens, seconds)
+            if all(row.sample is not None and len(row.tokens) == 1 for row in step.rows):
+                self.decode_costs.observe(step.tokens, seconds)
         for job, row, result in zip(step.jobs, step.rows, results, strict=True):
             if result.error == "no_room" or job.sequence is None:
                 continue
-            job.computed += len(row.tokens)
+            accepted = result.tokens[:-1]
+            job.computed += len(row.tokens) + len(accepted)
+            if row.draft:
+                self.cache.shrink(job.sequence, job.computed)
             if result.error == "nan":
                 outcomes.append(Broken(job, "nan"))
                 continue
-            self.cache.computed(job.sequence, row.tokens)
-            for token in result.tokens:
+            self.cache.computed(job.sequence, [*row.tokens, *accepted])
+            self.speculator.learn(job, result.tokens)
+            job.carry = result.carry
+            for index, token in enumerate(result.tokens):
                 job.record(token, now)
-                outcomes.append(Drawn(job, token))
+                outcomes.append(Drawn(job, token, result.logprobs[index] if result.logprobs else None))
         if refused:
             outcomes.extend(self._make_room(refused))
         return outcomes
@@ -250,15 +263,31 @@ class Scheduler:
                 end = shared
         return end - job.computed
 
-    def _add_row(self, draft: _Draft, job: Job, count: int) -> None:
+    def _add_row(self, draft: _Draft, job: Job, count: int, guess: Sequence[int] = ()) -> None:
         assert job.sequence is not None
         start = job.computed
         last = count == job.pending
-        self.cache.extend(job.sequence, count)
+        self.cache.extend(job.sequence, count + len(guess))
         tokens = job.tokens[start : start + count]
-        draft.rows.append(Row(job.sequence, start, tokens, job.sample if last else None, job.generated))
+        if last:
+            history = job.tokens if job.sample.looks_back else ()
+            row = Row(job.sequence, start, tokens, job.sample, job.generated, guess, history, job.carry)
+        else:
+            row = Row(job.sequence, start, tokens)
+        draft.rows.append(row)
         draft.jobs.append(job)
-        draft.tokens += count
+        draft.tokens += count + len(guess)
+
+    def _guesses(self, decoding: list[Job]) -> dict[Job, Sequence[int]]:
+        """Tokens to guess ahead, where no prompt waits for the rows and there is room."""
+        if self.waiting or len(decoding) < len(self.active):
+            return {}
+        guesses = self.speculator.plan(decoding)
+        room = len(decoding) + sum(len(guess) for guess in guesses.values())
+        if self.cache.make_room(room):
+            return guesses
+        self.speculator.withdraw(guesses)
+        return {}
 
     # -- admission and suspension ------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ def sample_spec(request: GenerateRequest, info: RunnerInfo, tokenizer: Tokenizer
     sampling = request.sampling
     said = {field: getattr(sampling, field) for field in _NEUTRAL}
     values = {field: _NEUTRAL[field] if value is None else value for field, value in said.items()}
-    _refuse_unknown(values | {"logprobs": request.logprobs}, info)
+    logprobs = 0 if request.logprobs is None and request.best_of > request.n else request.logprobs
+    _refuse_unknown(values | {"logprobs": logprobs}, info)
     for token in values["logit_bias"]:
         if not 0 <= token < tokenizer.vocabulary_size:
             raise InvalidRequest(
@@ -27,7 +28,7 @@ def sample_spec(request: GenerateRequest, info: RunnerInfo, tokenizer: Tokenizer
                 param="logit_bias",
             )
     values["dry_breakers"] = breaker_tokens(sampling, tokenizer)
-    return SampleSpec(**values | {"choice": choice, "logprobs": request.logprobs})
+    return SampleSpec(**values | {"choice": choice, "logprobs": logprobs})
 
 
 def _refuse_unknown(values: dict[str, Any], info: RunnerInfo) -> None:

@@ -217,3 +217,89 @@ def test_the_same_seed_gives_the_same_text_alone_and_in_company() -> None:
         made.add(request(name, sampling=Sampling(temperature=1.0, seed=3)), list(range(30)))
     made.add(request("x", sampling=warm), list(range(10)))
     assert text(run(made)["x"]) == alone
+
+
+def choices(events: list[Event], count: int) -> list[str]:
+    return ["".join(e.text for e in events if isinstance(e, TextDelta) and e.choice == n) for n in range(count)]
+
+
+def test_several_choices_come_from_one_prefill_and_differ() -> None:
+    made, runner = core()
+    runner.steps.clear()
+    warm = Sampling(temperature=1.0, seed=5)
+    events = run(made, *made.add(request(n=3, sampling=warm), list(range(100))))["r"]
+    texts = choices(events, 3)
+    assert [len(one) for one in texts] == [20, 20, 20]
+    assert len(set(texts)) == 3
+    assert [e for e in events if isinstance(e, ChoiceDone)] == [ChoiceDone("length", n) for n in range(3)]
+    assert last(events).usage.completion_tokens == 60
+    assert last(events).usage.prompt_tokens == 100
+    prefilled = sum(len(row.tokens) for step in runner.steps for row in step) - 57
+    assert prefilled == 99 + 3, "the last token of the prompt gives each its first logits"
+
+
+def test_each_choice_is_what_it_would_be_alone() -> None:
+    warm = Sampling(temperature=1.0, seed=5)
+    made, _ = core()
+    three = choices(run(made, *made.add(request(n=3, sampling=warm), list(range(50))))["r"], 3)
+    made, _ = core()
+    assert choices(run(made, *made.add(request(sampling=warm), list(range(50))))["r"], 1) == three[:1]
+
+
+def test_the_best_of_several_are_the_likeliest_in_order() -> None:
+    warm = Sampling(temperature=1.5, seed=5)
+    made, _ = core()
+    every = run(made, *made.add(request(n=5, sampling=warm, logprobs=0), list(range(50))))["r"]
+    means = []
+    for number, one in enumerate(choices(every, 5)):
+        infos = [i for e in every if isinstance(e, TextDelta) and e.choice == number for i in e.tokens]
+        means.append((sum(info.logprob for info in infos) / len(infos), one))
+    made, _ = core()
+    best = run(made, *made.add(request(n=2, best_of=5, sampling=warm), list(range(50))))["r"]
+    assert choices(best, 2) == [one for _, one in sorted(means, reverse=True)[:2]]
+    assert last(best).usage.completion_tokens == 100, "all were computed"
+    assert not any(e.tokens for e in best if isinstance(e, TextDelta)), "nobody asked for these"
+
+
+def test_log_probabilities_come_with_the_text_one_for_each_token() -> None:
+    made, _ = core()
+    events = run(made, *made.add(request(logprobs=3), list(range(10))))["r"]
+    infos = [info for e in events if isinstance(e, TextDelta) for info in e.tokens]
+    assert b"".join(info.raw for info in infos).decode() == text(events)
+    assert all(len(info.top) == 3 and info.top[0].logprob == info.logprob for info in infos), "greedy takes the first"
+    assert all(info.logprob < 0 for info in infos)
+
+
+def test_a_cancelled_request_takes_all_its_choices_along() -> None:
+    made, _ = core()
+    made.add(request(n=4), list(range(60)))
+    for _ in range(3):
+        made.step()
+    made.cancel("r")
+    assert made.idle
+    assert made.step() == []
+
+
+def test_one_choice_that_breaks_fails_its_request_once() -> None:
+    made, runner = core()
+    made.add(request(n=3), list(range(60)))
+    for _ in range(4):
+        made.step()
+    runner.broken = {made.scheduler.active[1].sequence or 0}
+    events = made.step()
+    assert [type(event) for _, event in events if not isinstance(event, TextDelta)] == [Failed]
+    assert made.idle
+
+
+def test_text_that_repeats_is_guessed_and_the_answer_says_so() -> None:
+    loop = FakeBehaviour(window=2)  # what follows depends on two tokens: soon it goes round in circles
+    made, _ = core(loop)
+    for rows in (1, 16):
+        made.scheduler.decode_costs.observe(rows, 0.001)
+    guessed = run(made, *made.add(request(max_tokens=150), list(range(10))))["r"]
+    made, _ = core(loop)
+    plain = run(made, *made.add(request(max_tokens=150, drafts=False), list(range(10))))["r"]
+    assert text(guessed) == text(plain)
+    assert last(guessed).timings.accepted > 20
+    assert last(guessed).timings.drafted >= last(guessed).timings.accepted
+    assert last(plain).timings.drafted == 0

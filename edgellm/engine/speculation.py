@@ -1,0 +1,141 @@
+"""Which jobs guess ahead, and how far: as far as the tokens to expect are worth the rows they cost.
+
+A guess never changes the text: the runner keeps a guessed token only where it equals the one the sampler draws anyway.
+So all that matters is time. How often guesses come true is measured per job, also while nobody acts on them (comparing
+costs nothing); what rows cost is measured by the scheduler. A guess that stops paying stops being made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from edgellm.contracts.engine import RunnerInfo
+from edgellm.engine.costs import StepCosts
+from edgellm.engine.job import Job
+from edgellm.engine.lookup import PromptLookup
+
+GAIN = 1.03  # tokens per second must grow by this factor before a guess joins a step
+_DECAY = 0.9  # of what was seen, with each new look
+_WEIGHT = 4.0  # looks that the general experience counts for
+# Equal tokens before a guess -> the chance that its next token is right, before anything was seen.
+_PRIORS = ((3, 0.35), (5, 0.5), (8, 0.65), (16, 0.8))
+
+
+class _Rate:
+    """How often guessed tokens come true."""
+
+    __slots__ = ("right", "seen")
+
+    def __init__(self) -> None:
+        self.right = self.seen = 0.0
+
+    def add(self, right: int, seen: int) -> None:
+        self.right = _DECAY * self.right + right
+        self.seen = _DECAY * self.seen + seen
+
+    def chance(self, prior: float) -> float:
+        return (self.right + _WEIGHT * prior) / (self.seen + _WEIGHT)
+
+
+class Proposer(Protocol):
+    """Guesses how one text goes on."""
+
+    def propose(self, tokens: list[int], most: int) -> tuple[list[int], int]:
+        """Up to `most` tokens that may follow `tokens`, and how many tokens before them speak for it."""
+        ...
+
+
+class Guesses:
+    """One job's experience, and the guess now standing."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self.proposer = proposer
+        self.rates = [_Rate() for _ in _PRIORS]
+        self.tokens: Sequence[int] = ()
+        self.kind = 0  # index into _PRIORS
+        self.used = 0  # tokens of it that went into the step
+
+
+class Speculator:
+    """Decides for all jobs of one runner. `costs` are those of steps in which every token has logits."""
+
+    def __init__(self, info: RunnerInfo, costs: StepCosts, step_s: float) -> None:
+        self._info = info
+        self._costs = costs
+        self._step_s = step_s
+        self._general = [_Rate() for _ in _PRIORS]
+        self.enabled = info.draft_tokens > 0
+        self.proposer: Callable[[], Proposer] = PromptLookup  # one for each job
+
+    def plan(self, jobs: Sequence[Job]) -> dict[Job, Sequence[int]]:
+        """Guesses worth making in a step in which every one of `jobs` decodes."""
+        if not self.enabled:
+            return {}
+        chosen: dict[Job, Sequence[int]] = {}
+        rows, expected = len(jobs), float(len(jobs))
+        for job in jobs:
+            if not job.drafts:
+                continue
+            guesses = self._look(job)
+            room = min(self._info.max_outputs - rows, self._info.batch_tokens - rows)
+            if guesses.tokens and room > 0:
+                count, gain = self._worth(guesses, rows, expected, room)
+                if count:
+                    chosen[job] = guesses.tokens[:count]
+                    guesses.used = count
+                    rows, expected = rows + count, expected + gain
+        return chosen
+
+    def withdraw(self, jobs: Iterable[Job]) -> None:
+        """These guesses did not go into the step after all."""
+        for job in jobs:
+            if job.guesses is not None:
+                job.guesses.used = 0
+
+    def learn(self, job: Job, drawn: Sequence[int]) -> None:
+        """What a job drew, whether its guess was acted on or not."""
+        guesses = job.guesses
+        if guesses is None or not guesses.tokens or not drawn:
+            return
+        looked = max(1, guesses.used)
+        right = 0
+        for guess, token in zip(guesses.tokens[:looked], drawn, strict=False):
+            if guess != token:
+                break
+            right += 1
+        seen = min(right + 1, looked)
+        for rate in (guesses.rates[guesses.kind], self._general[guesses.kind]):
+            rate.add(right, seen)
+        if guesses.used:
+            job.drafted += guesses.used
+            job.accepted += right
+        guesses.tokens, guesses.used = (), 0
+
+    def _look(self, job: Job) -> Guesses:
+        if job.guesses is None:
+            job.guesses = Guesses(self.proposer())
+        guesses = job.guesses
+        room = min(self._info.draft_tokens, job.remaining - 1, self._info.context - len(job.tokens) - 1)
+        guesses.tokens, matched = guesses.proposer.propose(job.tokens, room)
+        guesses.kind = max((i for i, (least, _) in enumerate(_PRIORS) if matched >= least), default=0)
+        guesses.used = 0
+        return guesses
+
+    def _worth(self, guesses: Guesses, rows: int, expected: float, room: int) -> tuple[int, float]:
+        """How many of the guessed tokens to compute, and how many drawn tokens they will add."""
+        kind = guesses.kind
+        chance = guesses.rates[kind].chance(self._general[kind].chance(_PRIORS[kind][1]))
+        seconds = self._costs.predict(rows)
+        if seconds <= 0:
+            return 0, 0.0
+        best, best_count, best_gain = GAIN * expected / seconds, 0, 0.0
+        gain = 0.0
+        for count in range(1, min(len(guesses.tokens), room) + 1):
+            gain += chance**count
+            seconds = self._costs.predict(rows + count)
+            if seconds > self._step_s:
+                break
+            if (expected + gain) / seconds > best:
+                best, best_count, best_gain = (expected + gain) / seconds, count, gain
+        return best_count, best_gain
