@@ -38,6 +38,7 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None  # of its worker process
     detail: str | None = None  # why, when not ready
     engine: str = ""  # that runs it, as people call it
+    suspended: int = 0  # times that a request had to give way to others, since its worker started
     restarts: int = 0  # worker processes started in place of dead ones
 
 

@@ -114,6 +114,7 @@ def describe(entry: Entry) -> LoadedModel:
         context=entry.context,
         capacity=entry.model.load.placement.capacity,
         kv_used=beat.kv_used if beat is not None else 0,
+        suspended=beat.suspended if beat is not None else 0,
         running=health.running,
         waiting=health.waiting,
         last_used=entry.last_used,

@@ -88,6 +88,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     running: int
     waiting: int
     kv_used: int  # units of RunnerInfo.capacity
+    suspended: int = 0  # times a request had to give way to others, since the start
 
 
 Request = GenerateRequest | EmbedRequest

@@ -90,6 +90,7 @@ class Scheduler:
         self.cache = PrefixCache(memory, info, self._limits)
         self.waiting: list[Job] = []
         self.active: list[Job] = []  # hold a sequence, in order of admission
+        self.suspended = 0  # how often a job had to give way
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -323,6 +324,7 @@ class Scheduler:
         self.active.remove(job)
         self._release(job, keep=True)
         job.suspensions += 1
+        self.suspended += 1
         self.waiting.append(job)
         return job
 

@@ -247,6 +247,7 @@ class Worker:
             running=len(scheduler.active),
             waiting=len(scheduler.waiting) + len(self._preparing),
             kv_used=scheduler.cache.used,
+            suspended=scheduler.suspended,
         )
 
 

@@ -136,14 +136,16 @@ class _Loaded(Collector):
         running = GaugeMetricFamily("edgellm_requests_running", "Requests being computed", labels=["model"])
         waiting = GaugeMetricFamily("edgellm_requests_waiting", "Requests accepted, not yet started", labels=["model"])
         restarts = CounterMetricFamily("edgellm_worker_restarts", "Workers replaced after a death", labels=["model"])
+        gave_way = CounterMetricFamily("edgellm_suspensions", "Requests that gave way to others", labels=["model"])
         ready = GaugeMetricFamily("edgellm_model_ready", "1 while the model serves, else 0", labels=["model"])
         used = GaugeMetricFamily("edgellm_kv_used", "Tokens in the KV cache", labels=["model"])
         room = GaugeMetricFamily("edgellm_kv_capacity", "Tokens that fit into the KV cache", labels=["model"])
         for model in self._loaded():
+            gave_way.add_metric([model.name], model.suspended)
             ready.add_metric([model.name], model.state == "ready")
             used.add_metric([model.name], model.kv_used)
             room.add_metric([model.name], model.capacity)
             running.add_metric([model.name], model.running)
             waiting.add_metric([model.name], model.waiting)
             restarts.add_metric([model.name], model.restarts)
-        return [running, waiting, restarts, ready, used, room]
+        return [running, waiting, restarts, gave_way, ready, used, room]
