@@ -15,7 +15,7 @@ from edgellm.errors import InvalidRequest
 from edgellm.server.errors import ClientGone, Refusal
 
 T = TypeVar("T")
-_AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
+_AT = re.compile(r" - at (`key` in )?`\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _UNKNOWN = re.compile(r"contains unknown field `(.+)`", re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -67,7 +67,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         if "got `float`" not in str(error):
-            raise _invalid(str(error)) from error
+            raise invalid(error) from error
         return _decode_with_whole_floats(body, kind)
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
@@ -83,7 +83,7 @@ def _decode_with_whole_floats(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.convert(_whole(msgspec.json.decode(body)), kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from error
+        raise invalid(error) from error
 
 
 def _whole(value: Any) -> Any:
@@ -102,12 +102,15 @@ def _too_large(limits: Limits) -> Refusal:
     )
 
 
-def _invalid(message: str) -> InvalidRequest:
+def invalid(error: msgspec.ValidationError) -> InvalidRequest:
     """msgspec's words, turned into ours: "Expected `int` >= 1 - at `$.n`" and the like."""
+    message = str(error)
     at = _AT.search(message)
-    path = at.group(1) if at else ""
+    path = at.group(2).replace("[...]", "") if at else ""  # which of a mapping's values, msgspec does not say
     if at:
         message = message[: at.start()]
+        if at.group(1):
+            message = f"a name in it: {message[:1].lower()}{message[1:]}"
     missing = _MISSING.search(message)
     if missing:
         path = f"{path}.{missing.group(1)}" if path else missing.group(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -14,14 +13,15 @@ from starlette.responses import Response
 
 from edgellm import __version__
 from edgellm.contracts.events import Event
-from edgellm.contracts.request import GenerateRequest, Messages, Sampling, Tokens
+from edgellm.contracts.request import GenerateRequest, Messages, Tokens
 from edgellm.errors import InvalidRequest, Unauthorized
 from edgellm.presets import preset
 from edgellm.server.answer import StreamedAnswer
 from edgellm.server.body import Limits, decode, read_body
 from edgellm.server.errors import Refusal
 from edgellm.server.front import Front
-from edgellm.server.openai_requests import STOP_CHARACTERS, STOPS
+from edgellm.server.openai_bodies import STOP_CHARACTERS, STOPS
+from edgellm.server.sampling_fields import check_sampling
 from edgellm.server.security import Security
 from edgellm.server.sse import BLANK, line
 from edgellm.server.template_options import checked_options
@@ -94,7 +94,6 @@ class Native:
 
 def checked(request: GenerateRequest) -> GenerateRequest:
     """The request, if its values are in range; its types are right already. Raises InvalidRequest naming the field."""
-    sampling = request.sampling
     if isinstance(request.prompt, Messages) and not request.prompt.messages:
         raise InvalidRequest("messages must hold at least one message", param="prompt")
     if isinstance(request.prompt, Messages):
@@ -102,7 +101,7 @@ def checked(request: GenerateRequest) -> GenerateRequest:
     preset(request.preset)  # refused here, where it is unknown
     if isinstance(request.prompt, Tokens) and not all(0 <= token < 2**31 for token in request.prompt.ids):
         raise InvalidRequest("token ids are between 0 and 2^31", param="prompt")
-    _check_sampling(sampling)
+    check_sampling(request)
     if request.max_tokens is not None and not 1 <= request.max_tokens <= 2**31:
         raise InvalidRequest("max_tokens must be between 1 and 2^31", param="max_tokens")
     if len(request.stop) > STOPS or not all(0 < len(text) <= STOP_CHARACTERS for text in request.stop):
@@ -112,18 +111,6 @@ def checked(request: GenerateRequest) -> GenerateRequest:
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
     return request
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    temperature, top_p, top_k, seed = sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed
-    if temperature is not None and not (temperature >= 0 and math.isfinite(temperature)):
-        raise InvalidRequest("temperature must be 0 or more", param="temperature")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise InvalidRequest("top_p must be above 0 and at most 1", param="top_p")
-    if top_k is not None and not 0 <= top_k <= 2**31:
-        raise InvalidRequest("top_k must be 0 or more", param="top_k")
-    if seed is not None and not -(2**63) <= seed < 2**64:
-        raise InvalidRequest("seed must fit 64 bits", param="seed")
 
 
 async def _lines(events: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:

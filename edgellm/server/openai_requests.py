@@ -7,19 +7,27 @@ send much of their own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Role, Sampling, Text, Tokens
 from edgellm.errors import InvalidRequest
 from edgellm.presets import preset
 from edgellm.server.body import decode
-from edgellm.server.template_options import Effort, options_of
+from edgellm.server.openai_bodies import (
+    CHAT_NEUTRAL,
+    COMPLETION_NEUTRAL,
+    STOPS,
+    Body,
+    ChatBody,
+    ChatMessage,
+    CompletionBody,
+    Part,
+)
+from edgellm.server.sampling_fields import check_best_of, sampling_of
+from edgellm.server.template_options import options_of
 
-STOPS = 16  # stop strings of one request
-STOP_CHARACTERS = 1000  # of each
 ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",  # OpenAI's newer name
@@ -28,97 +36,11 @@ ROLES: dict[str, Role] = {
     "tool": "tool",
 }
 COMPLETION_TOKENS = 16  # what OpenAI's legacy endpoint generates when max_tokens is not given
-
-_Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARACTERS)]
-_Count = Annotated[int, Meta(ge=1, le=2**31)]
-_Token = Annotated[int, Meta(ge=0, lt=2**31)]
-_Penalty = Annotated[float, Meta(ge=-2, le=2)]
-
-
-class StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class Part(msgspec.Struct):
-    """One piece of a message's content; only text is understood."""
-
-    type: str
-    text: str | None = None
-
-
-class ChatMessage(msgspec.Struct):
-    role: str
-    content: str | list[Part] | None = None
-    name: str | None = None
-    tool_calls: Any = None
-    function_call: Any = None
-
-
-class _Body(msgspec.Struct, kw_only=True):
-    """What both endpoints take, then what both refuse unless it is neutral."""
-
-    model: Annotated[str, Meta(min_length=1, max_length=256)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None  # -1: all, as other local servers have it
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: _Stop | list[_Stop] | None = None
-    max_tokens: _Count | None = None
-    keep_alive: float | None = None  # seconds
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None  # lower is served first, as in vLLM; 0 is normal
-    preset: str | None = None  # sampling for a kind of task
-    context_overflow: Literal["error", "slide"] | None = None  # what to do with what does not fit; error if not said
-
-    n: _Count | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: float | None = None
-    repeat_penalty: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    mirostat: int | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    logit_bias: dict[str, float] | None = None
-    stop_token_ids: list[int] | None = None
-    response_format: Any = None
-    grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    structured_outputs: Any = None
-
-
-class ChatBody(_Body, kw_only=True):
-    messages: list[ChatMessage]
-    max_completion_tokens: _Count | None = None
-    reasoning_effort: Effort | None = None
-    chat_template_kwargs: dict[str, bool | int | float | str | None] | None = None
-
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    tool_choice: Any = None
-    function_call: Any = None
-    audio: Any = None
-    modalities: list[str] | None = None
-    web_search_options: Any = None
-    chat_template: Any = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-
-
-class CompletionBody(_Body, kw_only=True):
-    prompt: str | list[str | int | list[_Token]]
-
-    logprobs: Annotated[int, Meta(ge=0)] | None = None
-    best_of: _Count | None = None
-    echo: bool | None = None
-    suffix: str | None = None
+ALIASES = {
+    "repetition_penalty": "repeat_penalty",
+    "dry_penalty_last_n": "dry_last_n",
+    "dry_sequence_breakers": "dry_breakers",
+}
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -129,71 +51,36 @@ class Asked(msgspec.Struct, frozen=True):
     include_usage: bool
 
 
-# Values besides null that change nothing. A field that is not here is refused whenever it is given.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "repeat_penalty": (1,),
-    "min_p": (0,),
-    "typical_p": (1,),
-    "mirostat": (0,),
-    "min_tokens": (0,),
-    "ignore_eos": (False,),
-    "logit_bias": ({},),
-    "stop_token_ids": ([],),
-    "response_format": ({"type": "text"},),
-    "grammar": ("",),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-}
-_CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = _NEUTRAL | {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "tools": ([],),
-    "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"),
-    "audio": (),
-    "modalities": (["text"],),
-    "web_search_options": (),
-    "chat_template": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False, True),  # a last assistant turn is continued in any case
-}
-_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = _NEUTRAL | {
-    "logprobs": (),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-}
-
-
 def chat(body: bytes, request_id: str) -> Asked:
     """Parse the body of /v1/chat/completions. Raises InvalidRequest."""
     asked = decode(body, ChatBody)
-    _refuse_unsupported(asked, _CHAT_NEUTRAL)
+    _refuse_unsupported(asked, CHAT_NEUTRAL)
     if not asked.messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     options = options_of(asked.chat_template_kwargs, asked.reasoning_effort)
     prompt = Messages(tuple(_message(index, message) for index, message in enumerate(asked.messages)), options)
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
-    return _asked(asked, request_id, prompt, limit)
+    if asked.top_logprobs and not asked.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return _asked(asked, request_id, prompt, limit, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None)
 
 
 def completion(body: bytes, request_id: str) -> Asked:
     """Parse the body of /v1/completions. Raises InvalidRequest."""
     asked = decode(body, CompletionBody)
-    _refuse_unsupported(asked, _COMPLETION_NEUTRAL)
+    _refuse_unsupported(asked, COMPLETION_NEUTRAL)
     limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
-    return _asked(asked, request_id, _prompt(asked.prompt), limit)
+    n = asked.n or 1
+    best_of = asked.best_of or n
+    check_best_of(n, best_of)
+    if best_of > n and asked.stream:
+        raise InvalidRequest("best_of above n cannot be streamed: the best are known at the end", param="best_of")
+    return _asked(asked, request_id, _prompt(asked.prompt), limit, logprobs=asked.logprobs, best_of=best_of)
 
 
-def _asked(body: _Body, request_id: str, prompt: Prompt, max_tokens: int | None) -> Asked:
+def _asked(
+    body: Body, request_id: str, prompt: Prompt, max_tokens: int | None, *, logprobs: int | None, best_of: int = 0
+) -> Asked:
     stream = bool(body.stream)
     if body.stream_options is not None and not stream:
         raise InvalidRequest("stream_options is only allowed when stream is true", param="stream_options")
@@ -202,15 +89,14 @@ def _asked(body: _Body, request_id: str, prompt: Prompt, max_tokens: int | None)
         id=request_id,
         model=body.model,
         prompt=prompt,
-        sampling=Sampling(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=0 if body.top_k == -1 else body.top_k,
-            seed=body.seed,
-        ),
+        sampling=_sampling(body),
         preset=body.preset,
         max_tokens=max_tokens,
         stop=_stops(body.stop),
+        n=body.n or 1,
+        best_of=best_of if best_of > (body.n or 1) else 0,
+        logprobs=logprobs,
+        drafts=body.drafts is not False,
         sliding=body.context_overflow == "slide",
         keep_alive_s=body.keep_alive,
         priority=body.priority or 0,
@@ -219,7 +105,20 @@ def _asked(body: _Body, request_id: str, prompt: Prompt, max_tokens: int | None)
     return Asked(request, stream, usage)
 
 
-def _refuse_unsupported(body: _Body, neutral: dict[str, tuple[Any, ...]]) -> None:
+def _sampling(body: Body) -> Sampling:
+    """With the names that other servers have for the same."""
+    for theirs, ours in ALIASES.items():
+        given = getattr(body, theirs)
+        if given is not None and getattr(body, ours) not in (None, given):
+            raise InvalidRequest(f"{theirs} and {ours} are two names of one thing; give one", param=theirs)
+        if given is not None:
+            setattr(body, ours, given)
+    if body.top_k == -1:
+        body.top_k = 0
+    return sampling_of(body)
+
+
+def _refuse_unsupported(body: Body, neutral: dict[str, tuple[Any, ...]]) -> None:
     for name, values in neutral.items():
         given = getattr(body, name)
         if given is not None and given not in values:
