@@ -72,7 +72,7 @@ class OpenAI:
     ) -> Response:
         asked = parse(await read_body(request, self._limits), prefix + uuid.uuid4().hex)
         card = self._find(asked.request.model)
-        reply = Reply(kind, asked.request.id, card.name, card.fingerprint)
+        reply = Reply(kind, asked.request, card.name, card.fingerprint)
         wanted = msgspec.structs.replace(asked.request, cache_key=request.state.cache_key)
         events = _named(self._front.generate(wanted, card), "messages" if kind == "chat" else "prompt")
         if not asked.stream:

@@ -1,13 +1,13 @@
 """Events -> OpenAI's response bodies: whole answers and chunks, of chats and of completions.
 
 Field by field as the official client's types have them. Additions, which clients ignore that do not know them: `seed`,
-`timings`, `dropped_tokens` of a context that slid, `reasoning_content` for thoughts.
+`timings`, `dropped_tokens` of a context that slid, `reasoning_content` for thoughts (in messages, deltas and logprobs).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -23,80 +23,110 @@ from edgellm.contracts.events import (
     Started,
     TextDelta,
     Timings,
+    TokenInfo,
     Usage,
 )
+from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import EdgeError, ErrorInfo, GenerationFailed
 from edgellm.server.errors import openai_error, status_of
+from edgellm.server.openai_logprobs import CompletionColumns, chat_entries
 from edgellm.server.sse import DONE, data
 
 Kind = Literal["chat", "completion"]
 _NO_END = GenerationFailed("the answer broke off").info
 
 
+class _Choice:
+    """One of the answers, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.tokens: list[TokenInfo] = []
+        self.thought_tokens: list[TokenInfo] = []
+        self.columns = CompletionColumns()
+        self.reason: FinishReason | None = None
+
+
 class Reply:
     """The answer to one request, built up from its events; id, time, model and fingerprint stay the same throughout."""
 
-    def __init__(self, kind: Kind, id: str, model: str, fingerprint: str) -> None:
+    def __init__(self, kind: Kind, request: GenerateRequest, model: str, fingerprint: str) -> None:
         self._kind = kind
+        self._logprobs = request.logprobs is not None
         self._head = {
-            "id": id,
+            "id": request.id,
             "object": "",
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": fingerprint,
         }
+        self._choices = [_Choice() for _ in range(request.n)]
+        self._generated = max(request.n, request.best_of)  # choices
         self._seed: int | None = None
         self._dropped = 0
-        self._reason: FinishReason | None = None
 
     # -- whole -----------------------------------------------------------------------------------
 
     async def whole(self, events: AsyncIterator[Event]) -> bytes:
         """The body of a request without `stream`. Raises the EdgeError that the request failed with."""
-        texts: list[str] = []
-        thoughts: list[str] = []
         async for event in events:
             match event:
                 case Failed(error):
                     raise EdgeError.from_info(error)
-                case ReasoningDelta(text):
-                    thoughts.append(text)
-                case TextDelta(text):
-                    texts.append(text)
+                case ReasoningDelta() | TextDelta():
+                    self._take(event)
+                case ChoiceDone(reason, choice):
+                    self._choices[choice].reason = reason
                 case Finished(usage, timings):
-                    return msgspec.json.encode(self._whole("".join(thoughts), "".join(texts), usage, timings))
+                    choices = [self._whole(index, choice) for index, choice in enumerate(self._choices)]
+                    body = self._object(choices, stream=False) | {"usage": _usage(usage)}
+                    return msgspec.json.encode(body | self._extras(usage, timings))
                 case _:
                     self._note(event)
         raise EdgeError.from_info(_NO_END)
 
-    def _whole(self, thoughts: str, text: str, usage: Usage, timings: Timings) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self._reason or "stop"}
-        if self._kind == "chat":
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-            if thoughts:
-                choice["message"]["reasoning_content"] = thoughts
-        else:
-            choice["text"] = text
-        return self._object([choice], stream=False) | {"usage": _usage(usage)} | self._extras(usage, timings)
+    def _take(self, delta: ReasoningDelta | TextDelta) -> None:
+        """A completion is one text: what is thought in it stays in its place."""
+        choice = self._choices[delta.choice]
+        thought = self._kind == "chat" and isinstance(delta, ReasoningDelta)
+        (choice.thoughts if thought else choice.texts).append(delta.text)
+        (choice.thought_tokens if thought else choice.tokens).extend(delta.tokens)
+
+    def _whole(self, index: int, choice: _Choice) -> dict[str, Any]:
+        text, thoughts = "".join(choice.texts), "".join(choice.thoughts)
+        body: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": choice.reason or "stop"}
+        if self._logprobs:
+            body["logprobs"] = self._likelihoods(choice, choice.tokens, choice.thought_tokens)
+        if self._kind == "completion":
+            return body | {"text": text}
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return body | {"message": message | ({"reasoning_content": thoughts} if thoughts else {})}
 
     # -- streamed --------------------------------------------------------------------------------
 
     async def stream(self, events: AsyncIterator[Event], include_usage: bool) -> AsyncGenerator[bytes, None]:
         """Server-sent events, from the first that is due to [DONE]. A failure is an event as well, and the last."""
         opened = ended = False
+        last = 0
+        nulls = {"usage": None} if include_usage else {}
         async for event in events:
             if not opened and isinstance(event, Started | ReasoningDelta | TextDelta | ChoiceDone):
                 opened = True
-                if self._kind == "chat":
-                    yield self._chunk({"role": "assistant", "content": ""}, include_usage)
+                for chunk in self._opening():
+                    yield data(chunk | nulls)
             match event:
-                case ReasoningDelta(text):
-                    yield self._chunk({"reasoning_content": text}, include_usage)
-                case TextDelta(text):
-                    yield self._chunk({"content": text} if self._kind == "chat" else text, include_usage)
+                case ReasoningDelta() | TextDelta():
+                    yield data(self._piece(event) | nulls)
+                case ChoiceDone(reason, choice):
+                    self._choices[choice].reason = reason
+                    if self._open:  # the last one's end goes out with what is known at the end of all
+                        yield data(self._end(choice) | nulls)
+                    else:
+                        last = choice
                 case Finished(usage, timings):
                     ended = True
-                    yield self._last(usage, timings, include_usage)
+                    yield data(self._end(last) | nulls | self._extras(usage, timings))
                     if include_usage:
                         yield data(self._object([], stream=True) | {"usage": _usage(usage)})
                     yield DONE
@@ -108,26 +138,58 @@ class Reply:
         if not ended:
             yield _failure(_NO_END)
 
-    def _chunk(self, delta: dict[str, str] | str, with_usage: bool) -> bytes:
-        return data(self._delta(delta, None) | ({"usage": None} if with_usage else {}))
+    @property
+    def _open(self) -> bool:
+        return any(choice.reason is None for choice in self._choices)
 
-    def _last(self, usage: Usage, timings: Timings, with_usage: bool) -> bytes:
-        body = self._delta({} if self._kind == "chat" else "", self._reason or "stop")
-        return data(body | ({"usage": None} if with_usage else {}) | self._extras(usage, timings))
+    def _opening(self) -> Iterator[dict[str, Any]]:
+        """A chat's choices say first who speaks."""
+        if self._kind == "chat":
+            for index in range(len(self._choices)):
+                yield self._chunk(index, {"role": "assistant", "content": ""})
 
-    def _delta(self, delta: dict[str, str] | str, reason: FinishReason | None) -> dict[str, Any]:
+    def _piece(self, delta: TextDelta | ReasoningDelta) -> dict[str, Any]:
+        thought = isinstance(delta, ReasoningDelta)
+        said: dict[str, str] | str = delta.text
+        if self._kind == "chat":
+            said = {"reasoning_content" if thought else "content": delta.text}
+        logprobs = None
+        if delta.tokens:
+            parts = ((), delta.tokens) if thought else (delta.tokens, ())
+            logprobs = self._likelihoods(self._choices[delta.choice], *parts)
+        return self._chunk(delta.choice, said, logprobs)
+
+    def _end(self, index: int) -> dict[str, Any]:
+        said: dict[str, str] | str = {} if self._kind == "chat" else ""
+        return self._chunk(index, said, reason=self._choices[index].reason or "stop")
+
+    def _chunk(
+        self,
+        index: int,
+        said: dict[str, str] | str,
+        logprobs: dict[str, Any] | None = None,
+        reason: FinishReason | None = None,
+    ) -> dict[str, Any]:
         name = "delta" if self._kind == "chat" else "text"
-        return self._object([{"index": 0, name: delta, "logprobs": None, "finish_reason": reason}], stream=True)
+        choice = {"index": index, name: said, "logprobs": logprobs, "finish_reason": reason}
+        return self._object([choice], stream=True)
 
     # -- parts -----------------------------------------------------------------------------------
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Started):
             self._seed = event.seed
-        elif isinstance(event, ChoiceDone):
-            self._reason = event.reason
         elif isinstance(event, Slid):
             self._dropped += event.dropped
+
+    def _likelihoods(
+        self, choice: _Choice, tokens: Sequence[TokenInfo], thoughts: Sequence[TokenInfo]
+    ) -> dict[str, Any]:
+        """Log probabilities in the form of the endpoint; thoughts have a list of their own."""
+        if self._kind == "completion":
+            return choice.columns.take((*thoughts, *tokens))
+        body: dict[str, Any] = {"content": chat_entries(tokens), "refusal": None}
+        return body | ({"reasoning_content": chat_entries(thoughts)} if thoughts else {})
 
     def _object(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         name = "text_completion" if self._kind == "completion" else "chat.completion"
@@ -137,14 +199,14 @@ class Reply:
         }
 
     def _extras(self, usage: Usage, timings: Timings) -> dict[str, Any]:
-        extras = {"seed": self._seed, "timings": timings_body(usage, timings)}
+        extras = {"seed": self._seed, "timings": timings_body(usage, timings, self._generated)}
         return extras | {"dropped_tokens": self._dropped} if self._dropped else extras
 
 
-def timings_body(usage: Usage, timings: Timings) -> dict[str, float | None]:
-    """Seconds, and the rates people ask for. The first token belongs to the prefill, hence the minus one."""
+def timings_body(usage: Usage, timings: Timings, choices: int = 1) -> dict[str, float | None]:
+    """Seconds, and the rates people ask for. The first token of a choice belongs to the prefill, hence the minus."""
     prompt = usage.prompt_tokens - usage.cached_tokens
-    decoded = usage.completion_tokens - 1
+    decoded = usage.completion_tokens - choices
     return {
         "queue_s": round(timings.queue_s, 6),
         "prefill_s": round(timings.prefill_s, 6),
@@ -152,6 +214,8 @@ def timings_body(usage: Usage, timings: Timings) -> dict[str, float | None]:
         "total_s": round(timings.total_s, 6),
         "ttft_s": round(timings.ttft_s, 6),
         "prompt_tokens_per_s": round(prompt / timings.prefill_s, 2) if timings.prefill_s > 0 else None,
+        "drafted": timings.drafted,
+        "accepted": timings.accepted,
         "tokens_per_s": round(decoded / timings.decode_s, 2) if decoded > 0 and timings.decode_s > 0 else None,
     }
 
