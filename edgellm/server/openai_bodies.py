@@ -7,11 +7,24 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from edgellm.contracts.request import Role
 from edgellm.server.sampling_fields import Alternatives, Breakers, Choices, LookBack, Repeat, SamplingFields
 from edgellm.server.template_options import Effort
 
 STOPS = 16  # stop strings of one request
 STOP_CHARACTERS = 1000  # of each
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",  # OpenAI's newer name
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+ALIASES = {  # names that other servers have for the same
+    "repetition_penalty": "repeat_penalty",
+    "dry_penalty_last_n": "dry_last_n",
+    "dry_sequence_breakers": "dry_breakers",
+}
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARACTERS)]
 _Count = Annotated[int, Meta(ge=1, le=2**31)]
@@ -100,7 +113,7 @@ class CompletionBody(Body, kw_only=True):
 
 
 # Values besides null that change nothing. A field that is not here is refused whenever it is given.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_tokens": (0,),
     "ignore_eos": (False,),
     "stop_token_ids": ([],),
@@ -112,7 +125,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guided_grammar": (),
     "structured_outputs": (),
 }
-CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL | {
+_CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
@@ -124,7 +137,12 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL | {
     "add_generation_prompt": (True,),
     "continue_final_message": (False, True),  # a last assistant turn is continued in any case
 }
-COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL | {
+_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "echo": (False,),
     "suffix": ("",),
 }
+
+
+def neutral_values(body: type[Body]) -> dict[str, tuple[Any, ...]]:
+    """The fields that are not supported yet, and what they may hold besides null."""
+    return _CHAT_NEUTRAL if body is ChatBody else _COMPLETION_NEUTRAL

@@ -7,40 +7,27 @@ send much of their own.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Role, Sampling, Text, Tokens
+from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text, Tokens
 from edgellm.errors import InvalidRequest
 from edgellm.presets import preset
 from edgellm.server.body import decode
 from edgellm.server.openai_bodies import (
-    CHAT_NEUTRAL,
-    COMPLETION_NEUTRAL,
+    ALIASES,
+    ROLES,
     STOPS,
     Body,
     ChatBody,
     ChatMessage,
     CompletionBody,
     Part,
+    neutral_values,
 )
 from edgellm.server.sampling_fields import check_best_of, sampling_of
 from edgellm.server.template_options import options_of
 
-ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",  # OpenAI's newer name
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
 COMPLETION_TOKENS = 16  # what OpenAI's legacy endpoint generates when max_tokens is not given
-ALIASES = {
-    "repetition_penalty": "repeat_penalty",
-    "dry_penalty_last_n": "dry_last_n",
-    "dry_sequence_breakers": "dry_breakers",
-}
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -54,7 +41,7 @@ class Asked(msgspec.Struct, frozen=True):
 def chat(body: bytes, request_id: str) -> Asked:
     """Parse the body of /v1/chat/completions. Raises InvalidRequest."""
     asked = decode(body, ChatBody)
-    _refuse_unsupported(asked, CHAT_NEUTRAL)
+    _refuse_unsupported(asked)
     if not asked.messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     options = options_of(asked.chat_template_kwargs, asked.reasoning_effort)
@@ -68,13 +55,13 @@ def chat(body: bytes, request_id: str) -> Asked:
 def completion(body: bytes, request_id: str) -> Asked:
     """Parse the body of /v1/completions. Raises InvalidRequest."""
     asked = decode(body, CompletionBody)
-    _refuse_unsupported(asked, COMPLETION_NEUTRAL)
+    _refuse_unsupported(asked)
     limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
     n = asked.n or 1
     best_of = asked.best_of or n
     check_best_of(n, best_of)
-    if best_of > n and asked.stream:
-        raise InvalidRequest("best_of above n cannot be streamed: the best are known at the end", param="best_of")
+    if asked.stream and asked.best_of not in (None, 1):
+        raise InvalidRequest("best_of cannot be streamed: the best are known at the end", param="best_of")
     return _asked(asked, request_id, _prompt(asked.prompt), limit, logprobs=asked.logprobs, best_of=best_of)
 
 
@@ -109,7 +96,7 @@ def _sampling(body: Body) -> Sampling:
     """With the names that other servers have for the same."""
     for theirs, ours in ALIASES.items():
         given = getattr(body, theirs)
-        if given is not None and getattr(body, ours) not in (None, given):
+        if given is not None and getattr(body, ours) is not None:
             raise InvalidRequest(f"{theirs} and {ours} are two names of one thing; give one", param=theirs)
         if given is not None:
             setattr(body, ours, given)
@@ -118,16 +105,11 @@ def _sampling(body: Body) -> Sampling:
     return sampling_of(body)
 
 
-def _refuse_unsupported(body: Body, neutral: dict[str, tuple[Any, ...]]) -> None:
-    for name, values in neutral.items():
+def _refuse_unsupported(body: ChatBody | CompletionBody) -> None:
+    for name, values in neutral_values(type(body)).items():
         given = getattr(body, name)
         if given is not None and given not in values:
             raise InvalidRequest(f"{name} is not supported yet", hint=f"leave {name} out", param=name)
-
-
-def neutral_values(body: type[_Body]) -> dict[str, tuple[Any, ...]]:
-    """The fields that are not supported yet, and what they may hold besides null."""
-    return _CHAT_NEUTRAL if body is ChatBody else _COMPLETION_NEUTRAL
 
 
 def _message(index: int, message: ChatMessage) -> Message:

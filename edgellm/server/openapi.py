@@ -20,7 +20,8 @@ from edgellm.server import template_options
 from edgellm.server.embeddings import INPUTS, EmbeddingsBody
 from edgellm.server.native import PREFIX as NATIVE
 from edgellm.server.native import GenerateBody, ShutdownBody, StopBody
-from edgellm.server.openai_requests import (
+from edgellm.server.openai_bodies import (
+    ALIASES,
     ROLES,
     STOPS,
     ChatBody,
@@ -29,6 +30,7 @@ from edgellm.server.openai_requests import (
     Part,
     neutral_values,
 )
+from edgellm.server.sampling_fields import BIASES
 
 Document = dict[str, Any]
 JSON = "application/json"
@@ -207,13 +209,20 @@ def _describe_limits(components: Document) -> None:
         fields["stop"]["anyOf"][1]["maxItems"] = STOPS
         for name, values in neutral_values(body).items():
             fields[name] = {"enum": [*values, None], "description": "Not supported yet: takes neutral values only"}
-        schema["if"] = {"properties": {"stream_options": {"type": "object"}}, "required": ["stream_options"]}
-        schema["then"] = {"properties": {"stream": {"const": True}}, "required": ["stream"]}
+        fields["mirostat"] = {"enum": [0, 2, None]}
+        fields["logit_bias"]["anyOf"][0] |= {"maxProperties": BIASES, "propertyNames": {"pattern": _TOKEN_ID}}
+        schema["allOf"] = [_where("stream_options", {"type": "object"}, "stream", {"const": True})]
+        for theirs in ALIASES:  # taken, for those who come from other servers; here they have one name
+            del fields[theirs]
     components[ChatBody.__name__]["properties"]["messages"]["minItems"] = 1
+    likely = _where("top_logprobs", {"type": "integer", "minimum": 1}, "logprobs", {"const": True})
+    components[ChatBody.__name__]["allOf"].append(likely)
     components[ChatBody.__name__]["properties"]["chat_template_kwargs"] = {
         "anyOf": [template_options.SCHEMA, {"type": "null"}]
     }
-    components[CompletionBody.__name__]["properties"]["prompt"] = _PROMPT
+    completion = components[CompletionBody.__name__]["properties"]
+    completion["prompt"] = _PROMPT
+    completion["best_of"]["description"] = "Not below n, and above 1 not with stream"
     components["StopBody"]["properties"]["model"] = components["EmbeddingsBody"]["properties"]["model"] = _NAME
     components["EmbeddingsBody"]["properties"]["input"] = _INPUT
     message = components[ChatMessage.__name__]
@@ -228,6 +237,13 @@ def _describe_limits(components: Document) -> None:
     }
 
 
+def _where(field: str, holds: Document, other: str, must: Document) -> Document:
+    """Where one field holds this, another is needed."""
+    then = {"properties": {other: must}, "required": [other]}
+    return {"if": {"properties": {field: holds}, "required": [field]}, "then": then}
+
+
+_TOKEN_ID = "^(0|[1-9][0-9]{0,8})$"
 _PARTS = {"type": "array", "minItems": 1, "items": {"$ref": _REF.format(name=Part.__name__)}}
 _NOTHING: Document = {"enum": [None, [], {}, "", 0, False], "description": "Not supported yet"}
 _IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**31}}

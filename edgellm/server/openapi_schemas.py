@@ -33,6 +33,8 @@ class TimingsBody(msgspec.Struct):
     decode_s: float
     total_s: float
     ttft_s: float
+    drafted: Annotated[int, Meta(ge=0, description="Tokens guessed ahead")]
+    accepted: Annotated[int, Meta(ge=0, description="Of these, those the model would have written itself")]
     prompt_tokens_per_s: float | None
     tokens_per_s: float | None
 
@@ -40,6 +42,7 @@ class TimingsBody(msgspec.Struct):
 class AnswerMessage(msgspec.Struct):
     role: Literal["assistant"]
     content: str | None
+    reasoning_content: Annotated[str, Meta(description="What was thought before, where the model does")] | None = None
 
 
 class ChatChoice(msgspec.Struct):

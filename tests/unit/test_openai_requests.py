@@ -55,7 +55,7 @@ def test_every_sampler_is_taken_over() -> None:
 
 
 def test_names_that_other_servers_have() -> None:
-    theirs = chat(repetition_penalty=1.2, dry_penalty_last_n=9, dry_sequence_breakers=["x"], repeat_penalty=1.2)
+    theirs = chat(repetition_penalty=1.2, dry_penalty_last_n=9, dry_sequence_breakers=["x"])
     assert theirs.request.sampling == Sampling(repeat_penalty=1.2, dry_last_n=9, dry_breakers=("x",))
 
 
@@ -67,7 +67,8 @@ def test_several_answers_and_log_probabilities() -> None:
     assert chat(logprobs=False, top_logprobs=0).request.logprobs is None
     best = completion(n=2, best_of=5, logprobs=0).request
     assert (best.n, best.best_of, best.logprobs) == (2, 5, 0)
-    assert completion(n=2, best_of=2, stream=True).request.best_of == 0
+    assert completion(n=2, best_of=2).request.best_of == 0
+    assert completion(n=1, best_of=1, stream=True).request.best_of == 0
 
 
 @pytest.mark.parametrize(
