@@ -65,9 +65,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, description="RAM for conversations that left the KV room, in MiB per model")
     ] = 512
     batch_tokens: Annotated[int, Meta(ge=1, le=65536, description="Most tokens of one step")] = 512
+    kv_type: Annotated[
+        str,
+        Meta(description="How keys and values are stored: f16, q8_0, …; auto: as the engine is fastest"),
+    ] = "auto"
     threads: Annotated[int, Meta(ge=0, le=1024, description="CPU threads; 0: the usable physical cores")] = 0
     mmap: Annotated[bool, Meta(description="Map model files into memory instead of reading them")] = True
     mlock: Annotated[bool, Meta(description="Pin the model in memory, so that it is never swapped out")] = False
+    spill: Annotated[
+        bool, Meta(description="Run models whose weights do not fit in memory, reading them from disk as they are used")
+    ] = False
     gpu_layers: Annotated[int, Meta(ge=0, le=10_000, description="Layers kept on the GPU")] = 0
     keep_alive_s: Annotated[
         float, Meta(description="Seconds an idle model stays loaded; below 0: for as long as the daemon runs")

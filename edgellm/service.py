@@ -41,7 +41,7 @@ from edgellm.library.store import Store
 from edgellm.paths import Paths
 from edgellm.placement import machine
 from edgellm.placement.embedding import place_embedder
-from edgellm.placement.plan import place
+from edgellm.placement.plan import make_plan
 from edgellm.plugins import embedder_for, engine_for
 from edgellm.presets import preset
 from edgellm.units import MIB
@@ -82,11 +82,11 @@ class Service:
 
     def model(self, name: str) -> ModelCard:
         """What `name` means. Raises InvalidName, NotFound, LibraryError."""
-        return _card(self._require(name))
+        return self._card(self._require(name))
 
     def models(self) -> list[ModelCard]:
         """Everything that can be asked, by name."""
-        return [_card(manifest) for manifest in self._store.list()]
+        return [self._card(manifest) for manifest in self._store.list()]
 
     def loaded(self) -> list[LoadedModel]:
         """Every model in memory or on its way in or out, and those that failed; least recently used first."""
@@ -190,8 +190,8 @@ class Service:
         if manifest.summary.embeds:
             return self._plan_embedder(manifest, file, memory)
         engine = engine_for(file)
-        cost = engine.cost_model(file)
-        placement = place(file, cost, settings, memory, machine.cores())
+        plan = make_plan(file, engine, settings, memory, machine.cores())
+        placement = plan.placement
         limits = Limits(
             step_s=settings.step_s,
             decode_step_s=settings.decode_step_s,
@@ -202,7 +202,20 @@ class Service:
             parked_bytes=settings.cache_ram_mib * MIB,
         )
         load = Load(engine.name, str(path), placement, str(manifest.full_name), limits)
-        return ModelPlan(load, cost.total(placement.capacity))
+        return ModelPlan(load, plan.total)
+
+    def _card(self, manifest: Manifest) -> ModelCard:
+        summary = manifest.summary
+        identity = f"{__version__} {manifest.model.digest} {self._settings.kv_type}".encode()
+        return ModelCard(
+            name=str(manifest.full_name),
+            created=int(manifest.created.timestamp()),
+            size=manifest.size,
+            parameters=summary.parameters,
+            quantization=summary.quantization,
+            context=summary.context,
+            fingerprint="fp_" + hashlib.sha256(identity).hexdigest()[:12],
+        )
 
     def _plan_embedder(self, manifest: Manifest, file: ModelFile, memory: machine.Memory) -> ModelPlan:
         settings = self._settings
@@ -238,17 +251,3 @@ def _places(paths: Paths) -> re.Pattern[str]:
     roots = {str(root) for root in (*ours, Path.home(), sys.prefix, sys.base_prefix, tempfile.gettempdir())}
     longest_first = sorted((root for root in roots if root != os.sep), key=len, reverse=True)
     return re.compile("(?:" + "|".join(map(re.escape, longest_first)) + r")(?:[/\\][^\s'\"`:,;()]*)?(?![\w-])")
-
-
-def _card(manifest: Manifest) -> ModelCard:
-    summary = manifest.summary
-    identity = f"{__version__} {manifest.model.digest}".encode()
-    return ModelCard(
-        name=str(manifest.full_name),
-        created=int(manifest.created.timestamp()),
-        size=manifest.size,
-        parameters=summary.parameters,
-        quantization=summary.quantization,
-        context=summary.context,
-        fingerprint="fp_" + hashlib.sha256(identity).hexdigest()[:12],
-    )

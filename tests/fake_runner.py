@@ -19,6 +19,7 @@ from reference_chain import SAMPLERS, reference_choice, reference_logprobs
 from edgellm.contracts.engine import (
     Available,
     CostModel,
+    KVCost,
     Logprob,
     ModelFile,
     Parked,
@@ -317,6 +318,7 @@ class FakePlugin:
     """Loads any file that starts like a GGUF; remembers its runners."""
 
     name = "fake"
+    kv_types: tuple[str, ...] = ("f16", "q8_0")
 
     def __init__(self, behaviour: FakeBehaviour | None = None, state: Available | Unavailable | None = None) -> None:
         self._behaviour = behaviour
@@ -329,8 +331,10 @@ class FakePlugin:
     def supports(self, model: ModelFile) -> str | None:
         return None if model.tensors else "the file holds no weights"
 
-    def cost_model(self, model: ModelFile) -> CostModel:
-        return CostModel(weights=sum(tensor.nbytes for tensor in model.tensors), kv_per_token=64, overhead=1 << 20)
+    def cost_model(self, model: ModelFile, kv_type: str) -> CostModel:
+        weights = sum(tensor.nbytes for tensor in model.tensors)
+        per_token = 64 if kv_type == "f16" else 34
+        return CostModel(weights=weights, kv=(KVCost("full", 1, per_token=per_token),), process=1 << 20)
 
     def tokenizer(self, model: ModelFile) -> FakeTokenizer:
         return FakeTokenizer()

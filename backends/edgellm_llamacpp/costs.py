@@ -1,74 +1,125 @@
-"""What a GGUF model costs llama.cpp in memory, from its header alone. Pure; no library is imported."""
+"""What a GGUF model costs llama.cpp in memory, from its header alone. Pure but for the CPU's own flags.
+
+Weights and KV are exact: the tests hold them against llama.cpp's own figures for every kind of layer. Scratch follows
+the shapes of the widest layer; what llama.cpp's allocator makes of them is within a quarter of that.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from edgellm.contracts.engine import CostModel, ModelFile, TensorInfo
+import msgspec
 
-MIB = 1024 * 1024
-F16_BYTES = 2
-F32_BYTES = 4
+from edgellm.contracts.engine import CostModel, KVCost, KVKind, ModelFile
+from edgellm.errors import InvalidRequest
+from edgellm.formats.gguf_types import TENSOR_TYPES, TensorType
+from edgellm.formats.layers import LayerMemory, layers
+from edgellm_llamacpp.repacking import repacked
+
+MIB: Final = 1024 * 1024
+F16_BYTES: Final = 2
+F32_BYTES: Final = 4
+
+MICRO_BATCH: Final = 512  # tokens computed at once: scratch memory grows with it, speed no more
+BLOCK: Final = 256  # llama.cpp rounds its KV up to this many cells
+
+# On CPUs quantised keys and values are decoded by scalar code: a third of the decode speed over a long context. They
+# are there for what would not fit otherwise.
+KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 # Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model.
-PROCESS = 64 * MIB
-SEQUENCES = 16  # rows of logits kept, in the scratch buffer and beside it
-MICRO_BATCH = 512  # tokens computed at once: scratch memory grows with it, speed no more
-WORD = 220  # bytes per vocabulary entry, measured; the tokenizer may hold a second copy
+PROCESS: Final = 62 * MIB
+WORD: Final = 180  # bytes per vocabulary entry, measured
+MERGE: Final = 210  # more for each, where a vocabulary has merges: about one for each entry
 
 
-def cost_model(model: ModelFile) -> CostModel:
-    """Weights as stored, an F16 KV cell per token and attention layer, scratch for a micro-batch.
+def cost_model(model: ModelFile, kv_type: str) -> CostModel:
+    """Weights as stored, KV of `kv_type` by kind of layer, scratch for a micro-batch.
 
-    Each token of capacity also widens the F16 attention mask by a micro-batch; windowed layers have their own mask.
-    Windowed layers are counted as if they kept everything: an upper bound that is exact while the capacity is below
-    window x sequences.
+    Raises InvalidRequest for a type that is not one of KV_TYPES or whose blocks do not fit the model's heads.
     """
-    masks = 2 if _number(model, "attention.sliding_window") else 1
+    memory = layers(model)
+    _require_fitting(model, kv_type, attends=any(layer.values for layer in memory))
     return CostModel(
-        weights=sum(tensor.nbytes for tensor in model.tensors),
-        kv_per_token=(kv_values_per_token(model) + masks * MICRO_BATCH) * F16_BYTES,
-        overhead=PROCESS + _scratch(model),
+        weights=_weights(model),
+        kv=_kv(memory, kv_type),
+        process=PROCESS + _vocabulary(model),
+        activations=F32_BYTES * _activations(model),
+        state=F32_BYTES * max((layer.state for layer in memory), default=0),
+        mask=F16_BYTES,
+        logits=F32_BYTES * _words(model),
+        step_tokens=MICRO_BATCH,
+        block=BLOCK,
     )
 
 
 def embedding_cost(model: ModelFile, batch_tokens: int) -> CostModel:
     """For calls of `batch_tokens` tokens: the same, with scratch for all of them at once and no logits."""
-    cost = cost_model(model)
-    more = max(0, batch_tokens - MICRO_BATCH) * F32_BYTES * _activations_per_token(model)
-    return CostModel(cost.weights, cost.kv_per_token, cost.overhead + more)
+    return msgspec.structs.replace(cost_model(model, KV_TYPES[0]), step_tokens=batch_tokens, logits=0)
 
 
-def kv_values_per_token(model: ModelFile) -> int:
-    """Numbers stored per token over all layers, from the shapes of the projections that make them.
-
-    `shape[-1]` of a projection is what it makes. Layers without attention (recurrent ones) have none of these tensors
-    and store nothing per token.
-    """
+def _weights(model: ModelFile) -> int:
+    """The tensors as stored; a shared embedding counts twice where the output is rearranged for the CPU."""
+    held = sum(tensor.nbytes for tensor in model.tensors)
     tensors = {tensor.name: tensor for tensor in model.tensors}
-    layers = _number(model, "block_count")
-    return sum(_layer_values(model, tensors, layer) for layer in range(layers))
+    embedding = tensors.get("token_embd.weight")
+    if embedding is not None and "output.weight" not in tensors and repacked(embedding.type, embedding.shape):
+        held += embedding.nbytes
+    return held
 
 
-def _layer_values(model: ModelFile, tensors: dict[str, TensorInfo], layer: int) -> int:
-    latent = tensors.get(f"blk.{layer}.attn_kv_a_mqa.weight")
-    if latent is not None:
-        return latent.shape[-1]  # multi-head latent attention stores one compressed key and no value
-    keys = tensors.get(f"blk.{layer}.attn_k.weight")
-    values = tensors.get(f"blk.{layer}.attn_v.weight")
-    if keys is not None:
-        return keys.shape[-1] + (values or keys).shape[-1]
-    if f"blk.{layer}.attn_qkv.weight" in tensors:
-        return _heads(model, layer) * (_head_size(model, "key_length") + _head_size(model, "value_length"))
-    return 0
+def _kv(memory: list[LayerMemory], kv_type: str) -> tuple[KVCost, ...]:
+    """The layers' memories added up by kind and window."""
+    found: dict[tuple[KVKind, int], KVCost] = {}
+    for layer in memory:
+        key = layer.kind, layer.window
+        so_far = found.get(key, KVCost(layer.kind, 0, window=layer.window))
+        found[key] = KVCost(
+            layer.kind,
+            so_far.layers + 1,
+            so_far.per_token + _row(layer.values, kv_type),
+            so_far.per_sequence + F32_BYTES * layer.state,
+            layer.window,
+        )
+    return tuple(found.values())
 
 
-def _heads(model: ModelFile, layer: int) -> int:
-    """Key-value heads of a fused projection; one number for all layers, or a list with one for each."""
-    heads = model.metadata.get(f"{model.architecture}.attention.head_count_kv")
-    if isinstance(heads, list | tuple):
-        return _whole(heads[layer]) if layer < len(heads) else 0
-    return _whole(heads) or _number(model, "attention.head_count")
+def _require_fitting(model: ModelFile, kv_type: str, *, attends: bool) -> None:
+    if kv_type not in KV_TYPES:
+        raise InvalidRequest(
+            f"llama.cpp has no KV type {kv_type}", hint="one of " + ", ".join(KV_TYPES), param="kv_type"
+        )
+    block = _tensor_type(kv_type).elements
+    for key in ("key_length", "value_length"):
+        size = _head_size(model, key)
+        if attends and size % block:
+            raise InvalidRequest(
+                f"{kv_type} stores keys and values in blocks of {block}; this model's heads have {size} numbers",
+                hint="use f16 for it",
+                param="kv_type",
+            )
+
+
+def _tensor_type(kv_type: str) -> TensorType:
+    return next(kind for kind in TENSOR_TYPES.values() if kind.name.lower() == kv_type)
+
+
+def _row(values: int, kv_type: str) -> int:
+    """Bytes of one token's numbers in one layer, in whole blocks of the type."""
+    kind = _tensor_type(kv_type)
+    return -(-values // kind.elements) * kind.nbytes
+
+
+def _activations(model: ModelFile) -> int:
+    """Numbers held at once for one token of a step, in the widest layer: its network's, or its recurrent state's."""
+    width = _number(model, "embedding_length")
+    queries = _number(model, "attention.head_count") * _head_size(model, "key_length")
+    used = _number(model, "expert_used_count")
+    dense = max((t.shape[0] for t in model.tensors if t.name.endswith(".ffn_down.weight")), default=0)
+    expert = max((t.shape[0] for t in model.tensors if t.name.endswith(".ffn_down_exps.weight")), default=0)
+    experts = max(3 * used * expert, used * (2 * width + expert)) if expert else 0
+    recurrent = 13 * _number(model, "ssm.inner_size") // 2
+    return max(3 * width + queries + max(3 * dense, experts), recurrent)
 
 
 def _head_size(model: ModelFile, key: str) -> int:
@@ -76,25 +127,23 @@ def _head_size(model: ModelFile, key: str) -> int:
     return size or _number(model, "embedding_length") // max(1, _number(model, "attention.head_count"))
 
 
-def _scratch(model: ModelFile) -> int:
-    """Activations of a micro-batch, rows of logits, the vocabulary: fitted, upwards, to what llama.cpp reports."""
-    vocabulary = max((t.shape[-1] for t in model.tensors if t.name == "token_embd.weight"), default=0)
-    activations = MICRO_BATCH * _activations_per_token(model)
-    logits = 2 * SEQUENCES * vocabulary
-    return F32_BYTES * (activations + logits) + 2 * WORD * vocabulary
+def _words(model: ModelFile) -> int:
+    return max((t.shape[-1] for t in model.tensors if t.name == "token_embd.weight"), default=0)
 
 
-def _activations_per_token(model: ModelFile) -> int:
-    widest = max((t.shape[-1] for t in model.tensors if ".ffn_up" in t.name or ".ffn_gate" in t.name), default=0)
-    return 8 * _number(model, "embedding_length") + 3 * widest
+def _vocabulary(model: ModelFile) -> int:
+    """Bytes of the vocabulary in memory."""
+    merges = model.metadata.get("tokenizer.ggml.model") == "gpt2"
+    return _words(model) * (WORD + MERGE if merges else WORD)
 
 
 def _number(model: ModelFile, key: str) -> int:
+    """A whole number of the architecture, of a list the largest; 0 where the file does not say."""
     value: Any = model.metadata.get(f"{model.architecture}.{key}")
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return max((_whole(item) for item in value), default=0)
     return _whole(value)
 
 
 def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if type(value) is int and value > 0 else 0

@@ -12,13 +12,14 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edgellm.contracts.engine import Placement
 from edgellm.errors import LoadFailed
+from edgellm.formats.gguf_types import TENSOR_TYPES
 from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
 from edgellm_llamacpp.costs import MICRO_BATCH
 
@@ -26,6 +27,7 @@ DRAFT_TOKENS = 15  # of one row: with the token itself a tile of the matrix unit
 DRAFT_OUTPUTS = 32  # of all rows of a step
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # enum ggml_log_level; the binding's own table still has the old order
+_TYPE_NUMBERS = {kind.name.lower(): number for number, kind in TENSOR_TYPES.items()}  # enum ggml_type
 _GENERIC = ("failed to load model", "failed to initialize", "failed to create context")
 
 
@@ -137,11 +139,14 @@ def open_vocabulary(lib: Library, path: Path) -> Model:
     params.kv_overrides = _untouched_text(lib.api)
     params.vocab_only = True
     params.load_mode = lib.api.LLAMA_LOAD_MODE_MMAP
-    return _open(lib, path, params)
+    return _open(lib, [path], params)
 
 
-def open_model(lib: Library, path: Path, placement: Placement, progress: Callable[[float], None]) -> Model:
-    """The whole model, placed as told. Raises LoadFailed, or whatever `progress` raised (which stops the load)."""
+def open_model(lib: Library, paths: Sequence[Path], placement: Placement, progress: Callable[[float], None]) -> Model:
+    """The whole model, of one file or of all its parts in order, placed as told.
+
+    Raises LoadFailed, or whatever `progress` raised (which stops the load).
+    """
     api = lib.api
     raised: list[BaseException] = []
 
@@ -164,10 +169,10 @@ def open_model(lib: Library, path: Path, placement: Placement, progress: Callabl
     params.load_mode = _load_mode(api, placement)
     params.vocab_only = False
     params.check_tensors = False  # whoever stored the file verified its checksum
-    params.use_extra_bufts = lib.repacks
+    params.use_extra_bufts = lib.repacks and not placement.spills
     params.progress_callback = callback
     try:
-        return _open(lib, path, params)
+        return _open(lib, paths, params)
     except LoadFailed:
         if raised:
             raise raised[0] from None
@@ -203,7 +208,7 @@ def open_context(lib: Library, model: Model, placement: Placement, *, embeds: bo
     params.pooling_type = api.LLAMA_POOLING_TYPE_NONE
     params.attention_type = api.LLAMA_ATTENTION_TYPE_UNSPECIFIED
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED
-    params.type_k = params.type_v = api.GGML_TYPE_F16  # quantised KV falls to scalar code on CPUs
+    params.type_k = params.type_v = _TYPE_NUMBERS[placement.kv_type]
     params.embeddings = False
     params.offload_kqv = params.op_offload = placement.gpu_layers != 0
     params.no_perf = True
@@ -240,12 +245,16 @@ def _untouched_text(api: Any) -> Any:
     return found
 
 
-def _open(lib: Library, path: Path, params: Any) -> Model:
+def _open(lib: Library, paths: Sequence[Path], params: Any) -> Model:
     lib.log.clear()
-    pointer = lib.api.llama_model_load_from_file(str(path).encode("utf-8", "surrogateescape"), params)
+    names = [str(path).encode("utf-8", "surrogateescape") for path in paths]
+    if len(names) == 1:
+        pointer = lib.api.llama_model_load_from_file(names[0], params)
+    else:
+        pointer = lib.api.llama_model_load_from_splits((ctypes.c_char_p * len(names))(*names), len(names), params)
     if not pointer:
         raise LoadFailed(
-            f"llama.cpp cannot load {path.name}: {lib.log.problem() or 'it does not say why'}",
+            f"llama.cpp cannot load {paths[0].name}: {lib.log.problem() or 'it does not say why'}",
             hint="the file may be damaged, or newer than the installed llama-cpp-python: pull it again, or update that",
         )
     return Model(lib, pointer)

@@ -83,10 +83,16 @@ class LlamaCppPlugin:
             return f"this {model.architecture} model is not made for embeddings"
         return _incomplete(model)
 
-    def cost_model(self, model: ModelFile) -> CostModel:
+    @property
+    def kv_types(self) -> tuple[str, ...]:
+        from edgellm_llamacpp.costs import KV_TYPES
+
+        return KV_TYPES
+
+    def cost_model(self, model: ModelFile, kv_type: str) -> CostModel:
         from edgellm_llamacpp.costs import cost_model
 
-        return cost_model(model)
+        return cost_model(model, kv_type)
 
     def embedding_cost(self, model: ModelFile, batch_tokens: int) -> CostModel:
         from edgellm_llamacpp.costs import embedding_cost
@@ -114,7 +120,7 @@ class LlamaCppPlugin:
 
         lib = _library()
         _check(lib, placement)
-        opened = open_model(lib, model.path, placement, progress)
+        opened = open_model(lib, (model.path, *model.more), placement, progress)
         _refuse(lib, opened, model.path.name)
         context = open_context(lib, opened, placement)
         self._open[_key(model.path)] = opened
@@ -129,7 +135,7 @@ class LlamaCppPlugin:
 
         lib = _library()
         _check(lib, placement)
-        opened = open_model(lib, model.path, placement, progress)
+        opened = open_model(lib, (model.path, *model.more), placement, progress)
         if lib.api.llama_model_has_encoder(opened.pointer) and lib.api.llama_model_has_decoder(opened.pointer):
             raise LoadFailed(f"{model.path.name} is an encoder-decoder model", hint="this engine embeds with encoders")
         embedder = LlamaCppEmbedder(lib, opened, open_context(lib, opened, placement, embeds=True), placement)
@@ -166,6 +172,10 @@ def _key(path: Path) -> tuple[Path, int, int]:
 
 
 def _check(lib: Library, placement: Placement) -> None:
+    from edgellm_llamacpp.costs import KV_TYPES
+
+    if placement.kv_type not in KV_TYPES:
+        raise LoadFailed(f"llama.cpp has no KV type {placement.kv_type}", hint="one of " + ", ".join(KV_TYPES))
     most = int(lib.api.llama_max_parallel_sequences())
     if not 1 <= placement.max_sequences <= most:
         raise LoadFailed(

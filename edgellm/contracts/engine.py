@@ -64,18 +64,78 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     gpu_layers: int = 0
     use_mmap: bool = True
     use_mlock: bool = False
+    kv_type: str = "f16"  # how keys and values are stored, one of the engine's `kv_types`
+    spills: bool = False  # the weights do not fit in memory: map them, and make no copy of any
 
 
-class CostModel(msgspec.Struct, frozen=True):
-    """What a model costs in memory, from its header alone. Bytes."""
+KVKind = Literal["full", "sliding", "latent", "recurrent"]
+
+
+class KVCost(msgspec.Struct, frozen=True):
+    """What the layers of one kind keep of a text; bytes over all of them.
+
+    full        every token
+    sliding     the last `window` tokens of each sequence, and those of a step
+    latent      every token, compressed (multi-head latent attention)
+    recurrent   a state per sequence, however long it is
+    """
+
+    kind: KVKind
+    layers: int
+    per_token: int = 0
+    per_sequence: int = 0
+    window: int = 0  # tokens
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """The memory of one loaded model in a given room, by purpose. Bytes."""
 
     weights: int
-    kv_per_token: int
-    overhead: int  # activations, scratch, the process itself
+    kv: dict[KVKind, int]
+    activations: int  # scratch of a step, rows of logits
+    process: int  # interpreter, libraries, vocabulary
 
-    def total(self, capacity: int) -> int:
-        """Bytes with room for `capacity` tokens of KV."""
-        return self.weights + self.kv_per_token * capacity + self.overhead
+    @property
+    def kv_total(self) -> int:
+        return sum(self.kv.values())
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv_total + self.activations + self.process
+
+
+class CostModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model costs in memory, from its header alone. Bytes, but for the last two, which are tokens."""
+
+    weights: int
+    kv: tuple[KVCost, ...] = ()
+    process: int = 0
+    activations: int = 0  # scratch of the layers, per token of a step
+    state: int = 0  # the same per sequence, where layers are recurrent
+    mask: int = 0  # the same for each token of a step and each of KV room that it may see
+    logits: int = 0  # one sequence's: once as a result, once in scratch when the layers' is free again
+    step_tokens: int = 1 << 20  # most tokens computed at once; larger steps are cut
+    block: int = 1  # KV room is given out in multiples of this
+
+    def needs(self, capacity: int, sequences: int, batch_tokens: int) -> Needs:
+        """With room for `capacity` tokens of KV over `sequences`, in steps of at most `batch_tokens`."""
+        step = min(batch_tokens, self.step_tokens)
+        held: dict[KVKind, int] = {}
+        seen = 0
+        for cost in self.kv:
+            cells = self._cells(cost, capacity, sequences, step)
+            held[cost.kind] = held.get(cost.kind, 0) + cost.per_token * cells + cost.per_sequence * sequences
+            seen += cells
+        layers = step * (self.activations + self.mask * seen) + self.state * sequences
+        logits = self.logits * sequences
+        return Needs(self.weights, held, max(layers, logits) + logits, self.process)
+
+    def _cells(self, cost: KVCost, capacity: int, sequences: int, step: int) -> int:
+        """Tokens that layers of a kind hold at most."""
+        if not cost.per_token:
+            return 0
+        wanted = min(capacity, cost.window * sequences + step) if cost.window else capacity
+        return -(-wanted // self.block) * self.block
 
 
 class SampleSpec(msgspec.Struct, frozen=True):
@@ -298,8 +358,13 @@ class EnginePlugin(Protocol):
         """None when this engine can run `model`, else the reason why not."""
         ...
 
-    def cost_model(self, model: ModelFile) -> CostModel:
-        """Memory needs from the header alone; pure, imports no engine library."""
+    @property
+    def kv_types(self) -> tuple[str, ...]:
+        """The ways it can store keys and values ("f16", "q8_0", …), the one it recommends first."""
+        ...
+
+    def cost_model(self, model: ModelFile, kv_type: str) -> CostModel:
+        """Memory needs from the header alone; imports no engine library. `kv_type` is one of `kv_types`."""
         ...
 
     def tokenizer(self, model: ModelFile) -> Tokenizer: ...

@@ -124,6 +124,7 @@ class SimpleEngine:
 
     name = "simple"
     version = "0"
+    kv_types: tuple[str, ...] = ("none",)
 
     def next_token(self, tokens: Sequence[int], sample: SampleSpec, position: int) -> int:
         """The token that follows `tokens`; `ByteTokenizer.END` ends the answer."""
@@ -136,8 +137,8 @@ class SimpleEngine:
     def probe(self) -> Available | Unavailable:
         return Available(self.version)
 
-    def cost_model(self, model: ModelFile) -> CostModel:
-        return CostModel(weights=model.size, kv_per_token=0, overhead=0)
+    def cost_model(self, model: ModelFile, kv_type: str) -> CostModel:  # noqa: ARG002 - there is one type
+        return CostModel(weights=model.size)
 
     def tokenizer(self, model: ModelFile) -> Tokenizer:  # noqa: ARG002 - one vocabulary for all
         return ByteTokenizer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from edgellm.config import Settings
-from edgellm.contracts.engine import CostModel, ModelFile
+from edgellm.contracts.engine import ModelFile
 from edgellm.formats.summary import makes_embeddings
 from edgellm.units import number, size
 
@@ -15,14 +15,14 @@ class Fit(msgspec.Struct, frozen=True):
 
     weights: int
     kv: int
-    context: int
+    capacity: int
     available: int
 
     def __str__(self) -> str:
         if not self.kv:
-            return f"{size(self.weights)} weights, texts of {number(self.context)} tokens, {size(self.available)} free"
+            return f"{size(self.weights)} weights, texts of {number(self.capacity)} tokens, {size(self.available)} free"
         return (
-            f"{size(self.weights)} weights + {size(self.kv)} KV at {number(self.context)} tokens,"
+            f"{size(self.weights)} weights + {size(self.kv)} KV for {number(self.capacity)} tokens,"
             f" of {size(self.available)} free"
         )
 
@@ -33,14 +33,14 @@ def fit_of(model: ModelFile, settings: Settings) -> Fit:
     Raises EngineUnavailable when no installed engine takes it, InsufficientMemory when it does not fit.
     """
     from edgellm.placement.machine import cores, memory
-    from edgellm.placement.plan import place
+    from edgellm.placement.plan import make_plan
     from edgellm.plugins import engine_for
 
     if makes_embeddings(model):
         return _fit_of_embedder(model, settings)
-    cost, now = engine_for(model).cost_model(model), memory()
-    placement = place(model, cost, settings, now, cores())
-    return Fit(cost.weights, cost.kv_per_token * placement.context, placement.context, now.available)
+    now = memory()
+    plan = make_plan(model, engine_for(model), settings, now, cores())
+    return Fit(plan.needs.weights, plan.needs.kv_total, plan.placement.capacity, now.available)
 
 
 def _fit_of_embedder(model: ModelFile, settings: Settings) -> Fit:
@@ -50,16 +50,17 @@ def _fit_of_embedder(model: ModelFile, settings: Settings) -> Fit:
 
     engine, now = embedder_for(model), memory()
     placement, _ = place_embedder(model, lambda batch: engine.embedding_cost(model, batch), settings, now, cores())
-    return Fit(engine.cost_model(model).weights, 0, placement.context, now.available)
+    weights = engine.embedding_cost(model, placement.batch_tokens).weights
+    return Fit(weights, 0, placement.context, now.available)
 
 
 def spare_bytes(model: ModelFile, settings: Settings) -> int:
     """How many bytes of weights a model of this kind may have here, beside the KV of an everyday context."""
     from edgellm.placement.machine import memory
-    from edgellm.placement.plan import AUTO_CONTEXT, trained_context
+    from edgellm.placement.plan import AUTO_CONTEXT, chosen_kv_type, shape, trained_context
     from edgellm.plugins import engine_for
 
-    cost, now = engine_for(model).cost_model(model), memory()
+    engine, now = engine_for(model), memory()
     context = settings.context or min(trained_context(model) or AUTO_CONTEXT, AUTO_CONTEXT)
-    beside = CostModel(0, cost.kv_per_token, cost.overhead).total(context)
-    return now.available - int(settings.memory_reserve * now.total) - beside
+    needs = engine.cost_model(model, chosen_kv_type(engine, settings)).needs(context, *shape(settings, context))
+    return now.available - int(settings.memory_reserve * now.total) - (needs.total - needs.weights)

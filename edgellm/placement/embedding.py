@@ -29,7 +29,8 @@ def place_embedder(
         # The setting is for conversations: a model of short texts is no reason to change it.
         context = trained
     batch = max(context, 512)
-    need = cost(batch).total(batch)
+    texts = min(TEXTS, batch)
+    need = cost(batch).needs(batch, texts, batch).total
     budget = memory.available - int(settings.memory_reserve * memory.total)
     if need > budget:
         raise InsufficientMemory(
@@ -40,7 +41,7 @@ def place_embedder(
     placement = Placement(
         context=context,
         capacity=batch,
-        max_sequences=min(TEXTS, batch),
+        max_sequences=texts,
         batch_tokens=batch,
         threads=threads,
         threads_batch=threads,

@@ -17,13 +17,12 @@ import pytest
 from contract.driving import GREEDY, append, step, token
 from contract.engines import PLACEMENT, TINY
 from edgellm_llamacpp.amx import forbid_amx
-from edgellm_llamacpp.costs import kv_values_per_token
 from edgellm_llamacpp.native import library, open_context, open_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.runner import LlamaCppRunner
 from gguf import GGUFWriter
 
-from edgellm.contracts.engine import Available, Placement, Row, TensorInfo, Unavailable
+from edgellm.contracts.engine import Available, Placement, Row, Unavailable
 from edgellm.errors import GenerationFailed, LoadFailed
 from edgellm.formats.gguf import read_model
 
@@ -145,7 +144,7 @@ def test_placements_that_would_abort_are_refused(smollm2: Path, change: dict[str
 def test_a_context_that_cannot_be_made_is_a_load_failure(smollm2: Path) -> None:
     placement = msgspec.structs.replace(TINY, max_sequences=300, batch_tokens=300)
     lib = library()
-    model = open_model(lib, smollm2, placement, lambda _done: None)
+    model = open_model(lib, [smollm2], placement, lambda _done: None)
     with pytest.raises(LoadFailed, match="n_seq_max must be <= 256"):
         open_context(lib, model, placement)
 
@@ -193,45 +192,6 @@ def test_amx_is_taken_off_the_list_of_buffer_types() -> None:
     assert forbid_amx(SimpleNamespace(llama_cpp=SimpleNamespace(_lib=lib)))
     assert list(kinds)[:3] == [11, 33, None]
     assert not forbid_amx(SimpleNamespace(llama_cpp=SimpleNamespace(_lib=SimpleNamespace())))
-
-
-def test_all_kv_memory_is_predicted(smollm2: Path, gemma3: Path) -> None:
-    """As llama.cpp reports it: 180 MiB for 8,192 tokens of SmolLM2, 144 MiB of Gemma 3 270M."""
-    for path, mib in ((smollm2, 180), (gemma3, 144)):
-        assert kv_values_per_token(read_model(path)) * 2 * 8192 == mib << 20
-
-
-def test_layers_are_counted_by_what_they_store(smollm2: Path) -> None:
-    """A recurrent layer, one with a fused projection, one with a compressed key, one whose values are its keys."""
-    shapes = {
-        "blk.0.ssm_in.weight": (64, 128),
-        "blk.1.attn_qkv.weight": (64, 128),
-        "blk.2.attn_kv_a_mqa.weight": (64, 40),
-        "blk.3.attn_k.weight": (64, 24),
-    }
-    tensors = tuple(TensorInfo(name, "F32", shape, 4, 0) for name, shape in shapes.items())
-    metadata = {"x.block_count": 5, "x.embedding_length": 64, "x.attention.head_count": 4}
-    heads = {"x.attention.head_count_kv": [0, 2, 1, 1, 1]}
-    model = msgspec.structs.replace(read_model(smollm2), architecture="x", metadata=metadata | heads, tensors=tensors)
-    assert kv_values_per_token(model) == 2 * (16 + 16) + 40 + 24 * 2
-
-
-def test_predicted_memory_covers_what_a_process_takes(smollm2: Path) -> None:
-    done = run(f"""
-import psutil
-from pathlib import Path
-from edgellm.contracts.engine import Placement, Row, SampleSpec
-from edgellm.formats.gguf import read_model
-from edgellm_llamacpp.plugin import plugin
-model = read_model(Path({str(smollm2)!r}))
-room = dict(context=512, capacity=4096, max_sequences=16, batch_tokens=512, threads=1, threads_batch=1)
-# Not mapped: where weights are repacked, the pages they came from stay resident, and the system may take them.
-runner = plugin.load(model, Placement(**room, use_mmap=False), lambda done: None)
-tokenizer = plugin.tokenizer(model)
-runner.collect(runner.submit([Row(0, 0, [1] * 64, SampleSpec(temperature=1, top_k=0, top_p=1, seed=0))]))
-print(plugin.cost_model(model).total(4096) / psutil.Process().memory_info().rss)
-""")
-    assert 1.0 < float(done.stdout) < 1.5, done.stderr
 
 
 # -- what cannot run ---------------------------------------------------------------------------------

@@ -25,11 +25,13 @@ def test_it_supports_its_model_and_nothing_without_weights(engine: Engine) -> No
 
 
 def test_costs_come_from_the_header(engine: Engine) -> None:
-    cost = engine.plugin.cost_model(engine.model)
-    assert cost.weights == sum(tensor.nbytes for tensor in engine.model.tensors)
-    assert cost.kv_per_token > 0
-    assert cost.overhead > 0
-    assert cost.total(1000) - cost.total(0) == 1000 * cost.kv_per_token
+    for kv_type in engine.plugin.kv_types:
+        cost = engine.plugin.cost_model(engine.model, kv_type)
+        small, large = cost.needs(1024, 4, 64), cost.needs(2048, 4, 64)
+        assert small.weights == large.weights >= sum(tensor.nbytes for tensor in engine.model.tensors)
+        assert small.process > 0
+        assert 0 < small.kv_total < large.kv_total
+        assert small.total == small.weights + small.kv_total + small.activations + small.process
 
 
 def test_progress_rises_to_one(engine: Engine) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from edgellm.config import Settings
-from edgellm.contracts.engine import CostModel, ModelFile
+from edgellm.contracts.engine import CostModel, KVCost, ModelFile, Placement
 from edgellm.errors import InsufficientMemory, InvalidRequest
 from edgellm.placement import cgroups, machine
 from edgellm.placement.machine import Memory
-from edgellm.placement.plan import place
+from edgellm.placement.plan import Plan, make_plan, plan_room
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -183,8 +184,20 @@ def model(trained: int | None = 131_072) -> ModelFile:
     return ModelFile(Path("m.gguf"), 1, "llama", metadata, ())
 
 
-COST = CostModel(weights=GIB, kv_per_token=64 * 1024, overhead=128 * MIB)
+COST = CostModel(weights=GIB, kv=(KVCost("full", 1, per_token=64 * 1024),), process=128 * MIB)
 ROOMY = Memory(64 * GIB, 60 * GIB)
+
+
+def total(capacity: int) -> int:
+    return COST.needs(capacity, 32, 512).total
+
+
+def planned(model: ModelFile, cost: CostModel, settings: Settings, memory: Memory, cores: int = 1) -> Plan:
+    return plan_room(model, cost, settings, memory, cores, "f16")
+
+
+def place(model: ModelFile, cost: CostModel, settings: Settings, memory: Memory, cores: int) -> Placement:
+    return planned(model, cost, settings, memory, cores).placement
 
 
 def settings(**changes: object) -> Settings:
@@ -211,10 +224,10 @@ def test_capacity_stays_single_when_double_is_not_modest() -> None:
 
 
 def test_context_shrinks_to_what_fits() -> None:
-    memory = Memory(4 * GIB, COST.total(3000))
+    memory = Memory(4 * GIB, total(3000))
     placed = place(model(), COST, settings(), memory, 1)
     assert (placed.context, placed.capacity) == (2816, 2816)
-    assert COST.total(placed.capacity) <= memory.available
+    assert total(placed.capacity) <= memory.available
 
 
 def test_the_reserve_is_left_alone() -> None:
@@ -240,7 +253,7 @@ def test_requested_context() -> None:
     placed = place(model(), COST, settings(context=32768), ROOMY, 1)
     assert (placed.context, placed.capacity) == (32768, 65536)
     with pytest.raises(InsufficientMemory) as caught:
-        place(model(), COST, settings(context=32768), Memory(4 * GIB, COST.total(4096)), 1)
+        place(model(), COST, settings(context=32768), Memory(4 * GIB, total(4096)), 1)
     assert "32,768 tokens" in caught.value.message
     assert "4,096 tokens fits" in (caught.value.hint or "")
 
@@ -272,7 +285,100 @@ def test_threads_and_small_batches() -> None:
 
 
 def test_a_model_without_kv() -> None:
-    recurrent = CostModel(weights=GIB, kv_per_token=0, overhead=0)
+    recurrent = CostModel(weights=GIB)
     assert place(model(), recurrent, settings(), Memory(2 * GIB, GIB), 1).context == 8192
     with pytest.raises(InsufficientMemory):
         place(model(), recurrent, settings(), Memory(2 * GIB, GIB - 1), 1)
+
+
+def test_the_longest_context_is_the_last_that_fits() -> None:
+    for memory in (total(700), total(5000), total(5120), total(100_000), 60 * GIB):
+        plan = planned(model(), COST, settings(), Memory(64 * GIB, memory))
+        longest = plan.longest
+        assert total(longest) <= memory
+        assert longest == 131_072 or (longest % 256 == 0 and total(longest + 256) > memory)
+    assert planned(model(None), COST, settings(), ROOMY).longest == 964_608  # 58.875 GiB of 64 KiB each
+
+
+def test_kinds_of_layers_grow_differently() -> None:
+    """Full layers with the room, windows with sequences and steps, recurrent states with sequences alone."""
+    cost = CostModel(
+        weights=0,
+        kv=(
+            KVCost("full", 2, per_token=10),
+            KVCost("sliding", 4, per_token=20, window=512),
+            KVCost("latent", 1, per_token=5),
+            KVCost("recurrent", 3, per_sequence=1000),
+        ),
+        block=256,
+    )
+    assert cost.needs(4096, 2, 512).kv == {
+        "full": 40_960,
+        "sliding": 20 * (2 * 512 + 512),
+        "latent": 20_480,
+        "recurrent": 2000,
+    }
+    assert cost.needs(1000, 32, 512).kv["sliding"] == 20 * 1024  # no more than there is room for, in blocks
+    assert cost.needs(100_000, 2, 512).kv["sliding"] == cost.needs(4096, 2, 512).kv["sliding"]
+
+
+def test_scratch_is_the_larger_of_layers_and_logits() -> None:
+    cost = CostModel(weights=0, kv=(KVCost("full", 1, per_token=1),), activations=100, mask=2, logits=50_000, state=7)
+    assert cost.needs(1000, 1, 512).activations == 512 * (100 + 2 * 1000) + 7 + 50_000
+    assert cost.needs(1000, 32, 8).activations == 2 * 32 * 50_000
+    steps = CostModel(weights=0, activations=100, step_tokens=128)
+    assert steps.needs(1000, 1, 512).activations == 12_800
+
+
+class Engine:
+    """As much of an engine as planning asks for."""
+
+    name = "e"
+    kv_types = ("f16", "q8_0")
+
+    def cost_model(self, model: ModelFile, kv_type: str) -> CostModel:
+        per_token = 64 * 1024 if kv_type == "f16" else 34 * 1024
+        return CostModel(weights=model.size, kv=(KVCost("full", 1, per_token=per_token),), process=MIB)
+
+
+ENGINE: Any = Engine()
+
+
+def test_the_kv_type_is_the_engines_or_the_users() -> None:
+    memory = Memory(64 * GIB, GIB)
+    usual = make_plan(model(), ENGINE, settings(), memory, 1)
+    small = make_plan(model(), ENGINE, settings(kv_type="q8_0"), memory, 1)
+    assert (usual.placement.kv_type, small.placement.kv_type) == ("f16", "q8_0")
+    assert small.longest > 1.8 * usual.longest
+    with pytest.raises(InvalidRequest, match="e has no KV type q9") as caught:
+        make_plan(model(), ENGINE, settings(kv_type="q9"), memory, 1)
+    assert "f16, q8_0" in (caught.value.hint or "")
+
+
+def test_a_draft_is_counted_in() -> None:
+    memory = Memory(64 * GIB, 8 * GIB)
+    alone = make_plan(model(), ENGINE, settings(), memory, 1)
+    helped = make_plan(model(), ENGINE, settings(), memory, 1, msgspec.structs.replace(model(), size=GIB))
+    assert helped.draft is not None
+    assert helped.total == alone.total + GIB + helped.draft.kv_total  # one process for both
+    assert helped.longest < alone.longest / 1.5
+    with pytest.raises(InsufficientMemory, match=r"8\.0 GiB for the draft model"):
+        make_plan(model(), ENGINE, settings(), memory, 1, msgspec.structs.replace(model(), size=8 * GIB - 2 * MIB))
+
+
+def test_weights_beyond_memory_are_refused_or_read_from_disk() -> None:
+    memory = Memory(4 * GIB, 2 * GIB)
+    large = msgspec.structs.replace(COST, weights=10 * GIB)
+    with pytest.raises(InsufficientMemory) as caught:
+        planned(model(), large, settings(), memory)
+    assert "EDGELLM_SPILL" in (caught.value.hint or "")
+    plan = planned(model(), large, settings(spill=True), memory)
+    assert plan.placement.spills
+    assert plan.total == 2 * GIB
+    assert plan.disk == large.needs(plan.placement.capacity, 32, 512).total - 2 * GIB
+    assert not planned(model(), COST, settings(spill=True), memory).placement.spills
+    for changes in ({"mmap": False}, {"mlock": True}):
+        with pytest.raises(InsufficientMemory):
+            planned(model(), large, settings(spill=True, **changes), memory)
+    with pytest.raises(InsufficientMemory):  # the rest must fit all the same
+        planned(model(), large, settings(spill=True, context=65_536), memory)

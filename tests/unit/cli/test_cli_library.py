@@ -165,9 +165,7 @@ def test_fit_of_a_real_model(smollm2: Path) -> None:
     from edgellm.library.fitting import fit_of
 
     found = fit_of(read_model(smollm2), Settings(memory_reserve=0.0, context=2048))
-    assert found.context == 2048
+    assert found.capacity == 2 * 2048
     assert 80 << 20 < found.weights < 100 << 20
-    cell = 30 * 2 * 3 * 64 * 2  # layers, K and V, heads, their size, bytes
-    mask = 512 * 2  # rows of a micro-batch, bytes
-    assert found.kv == 2048 * (cell + mask)
-    assert "MiB weights + " in str(found)
+    assert found.kv == found.capacity * 30 * 2 * 3 * 64 * 2  # layers, K and V, heads, their size, bytes
+    assert "92 MiB weights + 90 MiB KV for 4,096 tokens" in str(found)

@@ -1,0 +1,42 @@
+"""Which weights llama.cpp rearranges for the CPU it runs on, told from the CPU's flags without loading anything.
+
+What is rearranged lies in memory of its own. That costs nothing more, but for an embedding that is the output too: one
+copy is looked up by rows, the other multiplied, and they differ.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Set
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_AMX: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"})
+_AVX2: Final = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
+_NEON: Final = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4"})
+_GROUP: Final = 8  # rows are rearranged in groups of so many (of 4 on some, which makes no difference to a vocabulary)
+
+
+def repacked(kind: str, shape: tuple[int, ...], flags: Set[str] | None = None) -> bool:
+    """Whether a matrix of this tensor type and shape is rearranged; `flags` are the CPU's own where not given."""
+    flags = cpu_flags() if flags is None else flags
+    if len(shape) != 2 or shape[-1] % _GROUP:
+        return False
+    if "amx_int8" in flags and kind in _AMX:
+        return True
+    if "avx2" in flags and (kind in _AVX2 or (kind == "Q2_K" and "avx512f" in flags)):
+        return True
+    return "asimddp" in flags and kind in _NEON
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Instruction sets, by the names that Linux gives them; on other systems what its kind of processor always has."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset({"asimddp"} if platform.machine().lower() in ("arm64", "aarch64") else {"avx2"})
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    return frozenset(found[1].split()) if found else frozenset()

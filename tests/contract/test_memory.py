@@ -1,0 +1,99 @@
+"""Predicted memory against llama.cpp's own figures, for models of many architectures, and against whole processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zoo
+from edgellm_llamacpp.costs import MIB, cost_model
+from edgellm_llamacpp.plugin import LlamaCppPlugin
+from edgellm_llamacpp.repacking import repacked
+from zoo import Size
+
+from edgellm.errors import InvalidRequest
+from edgellm.formats.gguf import read_model
+from edgellm.formats.gguf_types import TENSOR_TYPES
+
+REPORTER = Path(__file__).parent.parent / "llamacpp_memory.py"
+LARGE = Size(
+    layers=3, width=2048, ffn=4096, heads=16, kv_heads=4, head=128, vocabulary=64_000, experts=16, used=4, weight=2
+)
+
+
+def reported(
+    path: Path, capacity: int, sequences: int, batch: int, kv_type: str = "f16", load: str = "read"
+) -> dict[str, float]:
+    """What llama.cpp says it allocated, MiB: kv, scratch, weights."""
+    numbers = [str(number) for number in (capacity, sequences, batch)]
+    command = [sys.executable, str(REPORTER), str(path), *numbers, kv_type, load]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("architecture", zoo.ZOO)
+def test_kv_is_exact_for_every_kind_of_layer(architecture: str, tmp_path: Path) -> None:
+    path = zoo.write(tmp_path, architecture)
+    told = reported(path, 4000, 4, 512)
+    needs = cost_model(read_model(path), "f16").needs(4000, 4, 512)
+    assert needs.kv_total / MIB == pytest.approx(told["kv"], abs=0.02)
+    assert needs.weights / MIB == pytest.approx(told["weights"], abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", zoo.ZOO)
+def test_scratch_is_close_for_every_architecture(architecture: str, tmp_path: Path) -> None:
+    path = zoo.write(tmp_path, architecture, LARGE)
+    for capacity, sequences, batch in ((4096, 4, 512), (16_384, 32, 128)):
+        told = reported(path, capacity, sequences, batch, load="map")
+        needs = cost_model(read_model(path), "f16").needs(capacity, sequences, batch)
+        assert needs.kv_total / MIB == pytest.approx(told["kv"], abs=0.02)
+        assert 0.75 < needs.activations / MIB / told["scratch"] < 1.25
+
+
+@pytest.mark.parametrize("kv_type", LlamaCppPlugin().kv_types)
+def test_every_kv_type_is_exact_and_loads(kv_type: str, tmp_path: Path) -> None:
+    path = zoo.write(tmp_path, "gemma3")
+    told = reported(path, 4096, 4, 512, kv_type)
+    needs = cost_model(read_model(path), kv_type).needs(4096, 4, 512)
+    assert needs.kv_total / MIB == pytest.approx(told["kv"], abs=0.02)
+
+
+def test_types_that_do_not_fit_the_heads_are_refused(tmp_path: Path) -> None:
+    model = read_model(zoo.write(tmp_path, "llama", Size(head=40)))
+    assert cost_model(model, "f16").kv
+    with pytest.raises(InvalidRequest, match="heads have 40 numbers") as caught:
+        cost_model(model, "q8_0")
+    assert caught.value.param == "kv_type"
+    with pytest.raises(InvalidRequest, match="no KV type q9"):
+        cost_model(model, "q9")
+    without = read_model(zoo.write(tmp_path, "mamba", Size(head=40)))
+    assert cost_model(without, "q8_0").kv[0].kind == "recurrent"
+
+
+@pytest.mark.parametrize(
+    ("flags", "kinds"),
+    [
+        ({"avx2"}, {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
+        ({"avx2", "avx512f"}, {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4", "Q2_K"}),
+        ({"avx2", "amx_int8"}, {"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ4_NL", "MXFP4"}),
+        ({"asimddp"}, {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4"}),
+        (set(), set()),
+    ],
+)
+def test_what_a_cpu_rearranges(flags: set[str], kinds: set[str]) -> None:
+    assert {kind.name for kind in TENSOR_TYPES.values() if repacked(kind.name, (256, 512), flags)} == kinds
+    assert not repacked("Q4_0", (256, 513), flags)
+
+
+def test_a_shared_embedding_counts_twice_where_the_output_is_rearranged(tmp_path: Path) -> None:
+    size = Size(weight=2, vocabulary=4096)
+    path = zoo.write(tmp_path, "qwen3", size)
+    told = reported(path, 256, 1, 64)
+    needs = cost_model(read_model(path), "f16").needs(256, 1, 64)
+    assert needs.weights / MIB == pytest.approx(told["weights"], rel=0.01)
