@@ -36,6 +36,8 @@ CONVERSATIONS: dict[str, list[dict[str, str]]] = {
     "ends with an assistant turn": [said("user", "Count."), said("assistant", "One, two, three,")],
     "an assistant only": [said("assistant", "I am")],
     "a tool's words": [said("user", "Hi"), said("tool", "42")],
+    "an empty assistant turn at the end": [said("user", "Hi"), said("assistant", "")],
+    "the tag of thoughts": [said("user", "What is <think>?"), said("assistant", "<think>")],
     "empty": [said("user", "")],
     "NUL": [said("user", "a\0b")],
     "Windows lines": [said("user", "a\r\nb\r\n")],
@@ -57,6 +59,48 @@ def test_conversations_that_are_answered(shape: str, http: httpx2.Client) -> Non
 def test_an_assistant_turn_at_the_end_is_continued(http: httpx2.Client) -> None:
     body = {"model": MODEL, "messages": CONVERSATIONS["ends with an assistant turn"], "max_tokens": 2, "temperature": 0}
     assert http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"].startswith(" four")
+
+
+@pytest.mark.parametrize("begun", ["One, two, three,", "One,\r\ntwo,\r\nthree,", " One\u2028", "a\0b", "👨‍👩‍👧 é 漢"])
+def test_what_a_continued_turn_costs_is_its_text(begun: str, http: httpx2.Client) -> None:
+    """No header, no end, no second BOS: the prompt is longer by what `begun` is as a text, give or take a join."""
+    body = {"model": MODEL, "max_tokens": 1, "messages": [said("user", "Count."), said("assistant", "")]}
+    bare = http.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"]
+    body["messages"] = [said("user", "Count."), said("assistant", begun)]
+    more = http.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"]
+    text = http.post("/v1/completions", json={"model": MODEL, "prompt": begun, "max_tokens": 1}).json()
+    assert abs(more - bare - text["usage"]["prompt_tokens"]) <= 1
+
+
+def test_half_a_surrogate_pair_is_refused_by_its_place(http: httpx2.Client) -> None:
+    body = '{"model": "%s", "messages": [{"role": "user", "content": "a\\ud83d"}]}' % MODEL  # noqa: UP031 - braces
+    reply = http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "messages[0].content")
+
+
+def test_old_turns_slide_out_where_that_is_allowed(http: httpx2.Client) -> None:
+    old = [said(("user", "assistant")[turn % 2], "colour " * 300) for turn in range(4)]
+    asked = [said("system", "Say yes."), *old, said("user", "Hi")]
+    body: dict[str, Any] = {"model": MODEL, "messages": asked, "max_tokens": 900, "stop": ["e", "o"]}
+    refused = http.post("/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    reply = http.post("/v1/chat/completions", json=body | {"context_overflow": "slide"}).json()
+    fits = http.post("/v1/chat/completions", json=body | {"messages": [asked[0], asked[-1]]}).json()
+    assert reply["usage"]["prompt_tokens"] == fits["usage"]["prompt_tokens"]
+    assert reply["dropped_tokens"] > 1200
+    assert "dropped_tokens" not in fits
+
+
+def test_a_preset_is_what_it_says(http: httpx2.Client) -> None:
+    body: dict[str, Any] = {"model": MODEL, "messages": [said("user", "Name an animal.")], "max_tokens": 12}
+    reply = http.post("/v1/chat/completions", json=body | {"temperature": 0, "top_p": 1}).json()
+    answers = [
+        http.post("/v1/chat/completions", json=body | {"preset": "code", "seed": seed}).json() for seed in (1, 2)
+    ]
+    assert [answer["choices"] for answer in answers] == [reply["choices"]] * 2
+    unknown = http.post("/v1/chat/completions", json=body | {"preset": "poetry"})
+    assert unknown.status_code == 400
+    assert "chat, code, maths, creative, strict" in unknown.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("prompt", ["", " ", "\0", "\r\n", [0], [[49151]]])
