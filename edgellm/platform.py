@@ -179,7 +179,7 @@ def end_signals(notify: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unseen_typing() -> Iterator[None]:
-    """While the block runs, the terminal does not show what is typed, ^C included; it is read afterwards as ever.
+    """While the block runs, the terminal does not show what is typed, ^C included; it is read afterwards, key by key.
 
     Nothing where stdin is no terminal, and on Windows, whose console shows only what is being read.
     """
@@ -192,7 +192,8 @@ def unseen_typing() -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
     silent = list(before)
     # Without NOFLSH, Ctrl+C drops the output that the terminal has not read yet: a hole in what was shown.
-    silent[3] = (silent[3] & ~termios.ECHO) | termios.NOFLSH
+    silent[3] = (silent[3] & ~(termios.ECHO | termios.ICANON)) | termios.NOFLSH
+    silent[0] &= ~termios.ICRNL  # so that Enter stays what it is
     try:
         termios.tcsetattr(descriptor, termios.TCSANOW, silent)
         yield

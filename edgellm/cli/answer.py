@@ -26,7 +26,6 @@ from edgellm.contracts.events import (
 )
 from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import EdgeError, GenerationFailed
-from edgellm.platform import unseen_typing
 from edgellm.units import number, seconds
 
 _WORDS = {"load": "loading the model", "prefill": "reading the prompt"}
@@ -54,7 +53,7 @@ def ask(client: DaemonClient, request: GenerateRequest, output: Output, turn: Tu
     events = client.generate(request)
     try:
         # Closed in any case, Ctrl+C included: that is how the daemon learns that nobody listens any more.
-        with unseen_typing(), closing(events):
+        with closing(events):
             _follow(events, turn, answer, output)
     finally:
         output.clear_status()

@@ -20,6 +20,7 @@ from edgellm.library.kinds import require_text
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
+from edgellm.platform import unseen_typing
 from edgellm.presets import preset
 from edgellm.units import number
 
@@ -67,7 +68,8 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
             return
         turn = Turn()
         request = msgspec.structs.replace(base, prompt=_prompt(manifest, wanted.system, text))
-        ask(client, request, output, turn, markdown=_markdown(wanted, manifest))
+        with unseen_typing():
+            ask(client, request, output, turn, markdown=_markdown(wanted, manifest))
         if not json and (verbose or output.interactive):
             output.footer(footer(turn, engine_of(client, str(manifest.full_name))))
     if json:

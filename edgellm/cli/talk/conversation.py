@@ -12,6 +12,7 @@ from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt
 from edgellm.errors import InvalidRequest
 from edgellm.library.manifest import Manifest
 from edgellm.platform import write_private
+from edgellm.presets import NAMES, PresetName
 
 FORM = 1
 _DEFAULT = ("default", "none", "")
@@ -35,8 +36,9 @@ SAMPLING: dict[str, Setting] = {
     "seed": Setting(Annotated[int, Meta(ge=0, le=_LARGEST_SEED)], "a whole number", "same seed, same answer"),
 }
 MAX_TOKENS = Setting(Annotated[int, Meta(ge=1)], "a whole number, 1 or more", "longest answer, in tokens")
+PRESET = Setting(PresetName, "one of " + ", ".join(NAMES), "sampling for a kind of task")
 SYSTEM = Setting(str, "text", "instructions that come first")
-SETTINGS: dict[str, Setting] = {**SAMPLING, "max_tokens": MAX_TOKENS, "system": SYSTEM}
+SETTINGS: dict[str, Setting] = {"preset": PRESET, **SAMPLING, "max_tokens": MAX_TOKENS, "system": SYSTEM}
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,8 +99,8 @@ class Conversation:
             if not self.chats:
                 raise InvalidRequest(f"{self.name} has no chat template, so a system prompt has no place")
             self.system = None if value is None else str(value)
-        elif name == "max_tokens":
-            self.base = msgspec.structs.replace(self.base, max_tokens=value)
+        elif name in ("max_tokens", "preset"):
+            self.base = msgspec.structs.replace(self.base, **{name: value})
         else:
             self.base = msgspec.structs.replace(
                 self.base, sampling=msgspec.structs.replace(self.base.sampling, **{name: value})
@@ -107,7 +109,7 @@ class Conversation:
     def settings(self) -> dict[str, Any]:
         """What is set here, by name; None where the model's card or the settings decide."""
         values = {name: getattr(self.base.sampling, name) for name in SAMPLING}
-        return {**values, "max_tokens": self.base.max_tokens, "system": self.system}
+        return {"preset": self.base.preset, **values, "max_tokens": self.base.max_tokens, "system": self.system}
 
     def recommended(self) -> Sampling:
         """What the model's card recommends."""

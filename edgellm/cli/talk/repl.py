@@ -13,6 +13,7 @@ from edgellm.cli.talk.conversation import Conversation
 from edgellm.cli.talk.keyboard import Keyboard
 from edgellm.client import DaemonClient, DaemonGone
 from edgellm.errors import ContextExceeded, DaemonError, EdgeError, InvalidRequest, Unavailable
+from edgellm.platform import unseen_typing
 
 _HINT = "Ask something, or /help"
 
@@ -57,7 +58,8 @@ class Loop:
             try:
                 text = keyboard.read(hint)
                 hint = ""
-                self._message(text)
+                with unseen_typing():
+                    self._message(text)
             except KeyboardInterrupt:
                 self._output.note("Ctrl+D or /bye leaves.")
             except EOFError:

@@ -118,6 +118,7 @@ def test_settings(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.Monke
         "/set top_k 7",
         "/set top_p 0.5",
         "/set seed 3",
+        "/set preset code",
         "/set max_tokens 12",
         "/set system Be  brief.",
         "one",
@@ -131,7 +132,7 @@ def test_settings(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.Monke
     assert talk(monkeypatch, daemon, lines) == 0
     one, two = daemon.requests
     assert (one.sampling.temperature, one.sampling.top_k, one.sampling.top_p, one.sampling.seed) == (0.0, 7, 0.5, 3)
-    assert one.max_tokens == 12
+    assert (one.max_tokens, one.preset) == (12, "code")
     assert one.prompt == Messages((Message("system", "Be  brief."), Message("user", "one")))
     assert two.sampling.temperature is None
     assert two.prompt == said("two")
@@ -144,6 +145,7 @@ def test_settings(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.Monke
         ("/set temperature -1", "takes 0 or more"),
         ("/set temperature hot", "takes 0 or more"),
         ("/set top_p nan", "above 0, to 1"),
+        ("/set preset poetry", "one of chat, code"),
         ("/set top_k 1.5", "a whole number"),
         ("/set seed", "/set seed takes"),
         ("/set colour red", "nothing named colour"),
