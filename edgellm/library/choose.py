@@ -93,6 +93,8 @@ def label(path: str) -> str:
 def named(found: Offer, selector: str, repo: str) -> Choice:
     """The choice that `selector` (a quantisation or a file) names. Raises NotFound, InvalidRequest."""
     wanted = selector.lower()
+    if wanted == "?":
+        raise InvalidRequest(f"name one of the files of {repo}", hint=_listed(found), param="model")
     _refuse_broken(found, wanted, repo)
     by_file = [each for each in found.choices if any(_is_file(file, wanted) for file in each.files)]
     by_label = [each for each in found.choices if each.quantization.lower() == wanted]
@@ -114,13 +116,6 @@ def named(found: Offer, selector: str, repo: str) -> Choice:
     near = difflib.get_close_matches(selector.upper(), labels, n=1, cutoff=0.5)
     hint = f"did you mean hf:{repo}:{near[0]}? {_listed(found)}" if near else _listed(found)
     raise NotFound(f"{repo} has no {selector}", hint=hint, param="model")
-
-
-def best_first(found: Offer) -> list[Choice]:
-    """What to try when nothing is named: the largest quantised file first, unquantised ones last."""
-    quantised = [each for each in found.choices if not each.full]
-    full = [each for each in found.choices if each.full]
-    return [*reversed(quantised), *full]
 
 
 def _refuse_broken(found: Offer, wanted: str, repo: str) -> None:

