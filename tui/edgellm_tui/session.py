@@ -13,7 +13,16 @@ from contextlib import aclosing
 import msgspec
 from textual.message import Message
 
-from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, FinishReason, Progress, TextDelta
+from edgellm.contracts.events import (
+    ChoiceDone,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Progress,
+    ReasoningDelta,
+    TextDelta,
+)
 from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text
 from edgellm.errors import EdgeError
 from edgellm_tui.bridge import Bridge
@@ -24,6 +33,7 @@ from edgellm_tui.records import Conversation, Figures, State, Turn, dialogue
 FRAME_S = 0.04  # text is handed to the screen at most this often: more costs CPU that the model wants
 KEEP_S = 0.25  # and to the disk
 Post = Callable[[Message], object]
+Piece = tuple[str, str]  # of the text, of the thought before it
 
 
 class Session:
@@ -102,10 +112,12 @@ class Answer:
         self._error = ""
         self._figures: Figures | None = None
         self._reason: FinishReason = "stop"
-        self._unshown: list[str] = []
+        self._thought_from: float | None = None  # monotonic
+        self._thought_s = 0.0
+        self._unshown: list[Piece] = []
         self._shown = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._unkept: deque[str] = deque()
+        self._unkept: deque[Piece] = deque()
         self._keeping = threading.Lock()
         self._keeper = asyncio.create_task(self._keep_regularly())
         self._post(AnswerMoved(turn.id, None))
@@ -115,8 +127,10 @@ class Answer:
         match event:
             case Progress():
                 self._post(AnswerMoved(self._turn.id, event))
+            case ReasoningDelta():
+                self._grow("", event.text)
             case TextDelta():
-                self._grow(event.text)
+                self._grow(event.text, "")
             case ChoiceDone():
                 self._reason = event.reason
             case Finished():
@@ -133,18 +147,23 @@ class Answer:
         self._show()
         try:
             self._keep()
-            turn = self._history.end_answer(self._turn.id, self._state, figures=self._figures, error=self._error)
+            turn = self._history.end_answer(
+                self._turn.id, self._state, figures=self._figures, error=self._error, thought_s=self._thought_s
+            )
         except EdgeError as error:
             self._post(Failure(error.message, error.hint))
             turn = msgspec.structs.replace(self._turn, state=self._state, figures=self._figures, error=self._error)
         self._post(AnswerEnded(turn))
 
-    def _grow(self, text: str) -> None:
+    def _grow(self, text: str, thought: str) -> None:
         now = time.monotonic()
         if self._first_s is None:
             self._first_s = now - self._began
-        self._unshown.append(text)
-        self._unkept.append(text)
+        if thought:
+            self._thought_from = self._thought_from or now
+            self._thought_s = now - self._thought_from
+        self._unshown.append((text, thought))
+        self._unkept.append((text, thought))
         if now - self._shown >= FRAME_S:
             self._show()
         elif self._timer is None:
@@ -156,8 +175,8 @@ class Answer:
             self._timer = None
         self._shown = time.monotonic()
         if self._unshown:
-            text, self._unshown = "".join(self._unshown), []
-            self._post(AnswerGrew(self._turn.id, text))
+            (text, thought), self._unshown = _joined(self._unshown), []
+            self._post(AnswerGrew(self._turn.id, text, thought, self._thought_s))
 
     async def _keep_regularly(self) -> None:
         while True:
@@ -172,7 +191,12 @@ class Answer:
             pieces = [self._unkept.popleft() for _ in range(len(self._unkept))]
             try:
                 if pieces:
-                    self._history.extend_answer(self._turn.id, "".join(pieces))
+                    self._history.extend_answer(self._turn.id, *_joined(pieces))
             except EdgeError:
                 self._unkept.extendleft(reversed(pieces))
                 raise
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    """A model thinks first: of what came meanwhile the order between the two does not matter."""
+    return "".join(text for text, _ in pieces), "".join(thought for _, thought in pieces)

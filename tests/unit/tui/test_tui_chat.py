@@ -12,7 +12,7 @@ from edgellm_tui.screens.resume import ResumeScreen
 from fake_service import HELLO, finish
 from textual.widgets import OptionList
 
-from edgellm.contracts.events import Failed, Progress, Started, TextDelta
+from edgellm.contracts.events import Failed, Progress, ReasoningDelta, Started, TextDelta
 from edgellm.contracts.request import Message, Messages
 from edgellm.errors import WorkerDied
 
@@ -201,4 +201,26 @@ def test_models_are_chosen_from_a_list_and_help_is_a_key_away(home: Path) -> Non
             await until(lambda: app.screen is app.chat)
 
     with daemon(HELLO):
+        asyncio.run(use())
+
+
+def test_a_thought_is_open_while_it_comes_and_folds_when_the_answer_begins(home: Path) -> None:
+    async def use() -> None:
+        async with chatting() as (app, pilot):
+            await ask(app, pilot, "Hard?")
+            await until(lambda: "two and two" in screen(app))
+            assert "▾ thinking" in screen(app)
+            await pilot.press("escape")
+            service.script = (Started(7, 0, 1), ReasoningDelta("Let me count."), *finish("Four."))
+            await pilot.press("f5")
+            await until(lambda: len(app.chat.conversation.replies) == 2)
+            reply = await answered(app, pilot)
+            assert (reply.turn.thought, reply.turn.text) == ("Let me count.", "Four.")
+            shown = screen(app)
+            assert "▸ thought" in shown
+            assert "Let me count." not in shown
+            await pilot.press("ctrl+t")
+            await until(lambda: "Let me count." in screen(app))
+
+    with daemon((Started(7, 0, 1), ReasoningDelta("It is two and two."), 30.0)) as service:
         asyncio.run(use())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
-from markdown_it.token import Token
+from textual.layout import Layout
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownStream
 
 from edgellm.inert import label
 from edgellm_tui.markdown.blocks import Grid, Item, ItemList, Paragraph
 from edgellm_tui.markdown.code import CodeBlock
+from edgellm_tui.markdown.layout import GrowingLayout
 from edgellm_tui.markdown.parser import parser, readable
 from edgellm_tui.messages import CopyAsked
 
@@ -35,6 +35,11 @@ class AnswerText(Markdown):
         made = parser()  # one of its own: they are not safe to share between threads
         super().__init__(readable(text), parser_factory=lambda: made, open_links=False)
         self._flow: MarkdownStream | None = None
+        self._growing = GrowingLayout()
+
+    @property
+    def layout(self) -> Layout:
+        return self._growing
 
     async def write(self, text: str) -> None:
         """Append; what comes faster than it can be drawn is gathered."""
@@ -49,14 +54,12 @@ class AnswerText(Markdown):
             await flow.stop()
             for block in self.query(CodeBlock):
                 block.finish()
+            self._growing.reset()
 
-    def _parse_markdown(self, tokens: Iterable[Token]) -> Iterable[MarkdownBlock]:
-        """The very first block is marked: it needs no distance. (`:first-child` would style all anew every time.)"""
-        at_top = self._last_parsed_line == 0
-        for block in super()._parse_markdown(tokens):
-            block.set_class(at_top, "head")
-            at_top = False
-            yield block
+    def notify_style_update(self) -> None:
+        """The theme has changed, and with it, perhaps, the room that blocks need."""
+        self._growing.reset()
+        super().notify_style_update()
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """An address that a model wrote is not opened: it may carry what was said to it. It can be copied and read."""

@@ -20,6 +20,8 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Label, Markdown
 from textual.widgets.markdown import MarkdownBlock
 
+from edgellm_tui.markdown.layout import Joined
+
 BULLETS = ("•", "▪", "‣", "◦")
 
 
@@ -43,7 +45,7 @@ class Item(MarkdownBlock):
         self.sign = f"{bullet}." if token.info else BULLETS[depth % len(BULLETS)]
 
 
-class ItemList(MarkdownBlock):
+class ItemList(MarkdownBlock, Joined):
     """A list. Outermost ones have one item each (`parser`).
 
     As long as it is nothing but text and lists of text it is drawn as a whole; otherwise it is made of widgets.
@@ -54,7 +56,6 @@ class ItemList(MarkdownBlock):
     def __init__(self, markdown: Markdown, token: Token) -> None:
         super().__init__(markdown, token)
         self._outline: Outline | None = None
-        self.set_class(bool(token.meta.get("first")), "first")
 
     def compose(self) -> ComposeResult:
         self._outline = self.outline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import ClassVar
 
 from markdown_it.token import Token
@@ -70,14 +71,24 @@ class CodeBlock(MarkdownFence, can_focus=True):
             await self.mount_all([Label(self._coloured(piece), classes="piece") for piece in added])
 
     def _coloured(self, code: str) -> Content:
-        words = self.lexer.split()
+        language = (self.lexer.split() or [""])[0].lower()
+        if language not in _languages():  # guessing, and looking for what is not there, take a tenth of a second
+            return Content(code)
         dark = self.app.current_theme.dark
-        return self.highlight(code, words[0] if words else "", ansi=self.app.native_ansi_color, dark=dark)
+        return self.highlight(code, language, ansi=self.app.native_ansi_color, dark=dark)
 
     def _caption(self) -> None:
         words = self.lexer.split()
         self.border_title = Content(label(words[0], 20) if words else "code")
         self.border_subtitle = Content("c copies")
+
+
+@cache
+def _languages() -> frozenset[str]:
+    """What code can be coloured as, by the names that stand behind fences."""
+    from pygments.lexers import get_all_lexers
+
+    return frozenset(alias.lower() for _, aliases, _, _ in get_all_lexers(plugins=False) for alias in aliases)
 
 
 def _pieces(code: str) -> list[str]:

@@ -13,8 +13,10 @@ _LINE_ENDS = {0x2028: "\n", 0x2029: "\n"}  # Python counts them as such, Markdow
 
 
 def parser() -> MarkdownIt:
-    """HTML is text: a tag that is not shown (`<stdio.h>`) would be lost, and none is obeyed."""
-    made = MarkdownIt("gfm-like", {"html": False})
+    """HTML is text: a tag that is not shown (`<stdio.h>`) would be lost, and none is obeyed. So are link definitions,
+    which would vanish once they are complete.
+    """
+    made = MarkdownIt("gfm-like", {"html": False}).disable("reference")
     made.core.ruler.push("inert", _make_inert)
     made.core.ruler.push("pieces", _cut_lists)
     return made
@@ -51,12 +53,9 @@ def _cut_lists(state: StateCore) -> None:
         elif opened is not None and token.level == 0:
             opened = None
         elif opened is not None and token.level == 1 and token.type == "list_item_open":
-            first = cut[-1].meta.get("list") is not opened if cut else True
-            start = opened.copy(map=token.map, meta={"first": first})
-            cut += [start, token]
+            cut += [opened.copy(map=token.map), token]
         elif opened is not None and token.level == 1 and token.type == "list_item_close":
-            end = Token(_LISTS[opened.type], opened.tag, -1, block=True, meta={"list": opened})
-            cut += [token, end]
+            cut += [token, Token(_LISTS[opened.type], opened.tag, -1, block=True)]
         else:
             cut.append(token)
     state.tokens = cut

@@ -31,7 +31,7 @@ from edgellm_tui.widgets.sidebar import MOST, Sidebar
 from edgellm_tui.widgets.thought import Thought
 from edgellm_tui.widgets.turns import Reply
 
-PAGE = 24  # turns shown at once when a conversation is opened, and added when the reader comes to the top
+PAGE = 10  # turns shown at once when a conversation is opened, and added when the reader comes to the top
 WIDE = 110  # columns from which on the list of conversations is shown
 
 

@@ -81,7 +81,7 @@ class Conversation(VerticalScroll, can_focus=False):
         fits = self.virtual_size.height <= self.container_size.height
         self.anchor(not fits)
         if fits:
-            self.scroll_to(y=0, animate=False, force=True)
+            self.scroll_y = self.scroll_target_y = 0
 
     def watch_virtual_size(self, size: Size) -> None:
         """An anchor would pull what is shorter than the screen down to its bottom."""

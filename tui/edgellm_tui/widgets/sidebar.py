@@ -22,6 +22,7 @@ class Sidebar(OptionList):
     def show(self, conversations: Sequence[Conversation], current: int | None) -> None:
         self.clear_options()
         self.add_options([_option(each, each.id == current) for each in conversations])
+        self.highlighted = next((at for at, each in enumerate(conversations) if each.id == current), None)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
