@@ -43,11 +43,11 @@ def _search(texts: tuple[str, ...], tokenizer: Tokenizer, *, said: bool) -> froz
             if breaker in piece:
                 found.add(token)
                 missing.discard(breaker)
-    for text, breaker in zip(texts, breakers, strict=True):
+    for index, breaker in enumerate(breakers):
         if said and breaker in missing:
             raise InvalidRequest(
-                f"dry_breakers: no single token of this model contains {text!r}",
+                f"dry_breakers[{index}] is not contained in any single token of this model",
                 hint="give a shorter text: a breaker is found within tokens, not across them",
-                param="dry_breakers",
+                param=f"dry_breakers[{index}]",
             )
     return frozenset(found)
