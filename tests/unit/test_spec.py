@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,3 +96,8 @@ def test_a_breaker_that_no_token_contains_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"dry_breakers\[1\] is not contained in any single") as caught:
         breaker_tokens(Sampling(dry_multiplier=0.8, dry_breakers=("a", "ab")), Words())
     assert caught.value.param == "dry_breakers[1]"
+
+
+def test_every_field_is_documented() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "sampling.md").read_text("utf-8")
+    assert [field for field in Sampling.__struct_fields__ if f"`{field}`" not in page] == []
