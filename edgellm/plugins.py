@@ -39,11 +39,16 @@ def title(name: str) -> str:
 
 
 def probe(name: str) -> Available | Unavailable:
-    """Whether the engine can run here; never raises."""
+    """Whether the engine can run here; never raises. One without a version of its own has its distribution's."""
     try:
-        return engine(name).probe()
+        state = engine(name).probe()
     except EngineUnavailable as error:
         return Unavailable(error.message, error.hint or "reinstall the package that provides it")
+    except Exception as error:  # a third party's code
+        return Unavailable(f"it failed when asked: {type(error).__name__}: {error}", "report it to its authors")
+    if isinstance(state, Available) and not state.version:
+        return Available(_distribution(name), state.detail, state.hint)
+    return state
 
 
 def engine_for(model: ModelFile) -> EnginePlugin:
@@ -112,6 +117,12 @@ def embedder_for(model: ModelFile) -> EmbeddingPlugin:
         "no engine can make embeddings with this model (" + "; ".join(reasons or ["none installed"]) + ")",
         hint="`edgellm doctor` shows what is installed",
     )
+
+
+def _distribution(name: str) -> str:
+    """Who provides an engine: "edgellm-parrot 0.3"."""
+    found = [entry.dist for entry in entry_points(group=ENGINES) if entry.name == name and entry.dist is not None]
+    return f"{found[0].name} {found[0].version}" if found else "of unknown version"
 
 
 def _load(entry: EntryPoint) -> EnginePlugin:

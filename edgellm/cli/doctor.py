@@ -7,23 +7,26 @@ import platform
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from edgellm import __version__, plugins
 from edgellm.cli.link import running_daemon
 from edgellm.cli.output import Output
+from edgellm.cli.suggest import next_step
 from edgellm.config import load_settings
 from edgellm.contracts.engine import Available
 from edgellm.errors import EdgeError, LibraryError
-from edgellm.library.catalogue import STARTER
 from edgellm.library.store import Listing, Store
 from edgellm.paths import Paths, default_paths
 from edgellm.placement import machine
 from edgellm.units import GIB, size
 
-_LITTLE_DISK = GIB
+_LITTLE = GIB  # of disk or memory
+SECTIONS = ("machine", "engines", "models", "daemon", "places")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -35,19 +38,24 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """All that was found, by section: label -> text; and the problems on the way."""
+    """All that was found, by section: label -> text; the problems on the way; and the figures behind the texts."""
 
     machine: dict[str, str] = {}
     engines: dict[str, str] = {}
-    store: dict[str, str] = {}
+    models: dict[str, str] = {}
     daemon: dict[str, str] = {}
+    places: dict[str, str] = {}
     problems: list[Problem] = []
     next: str = ""
+    figures: dict[str, Any] = {}  # bytes and counts
 
     @property
     def ok(self) -> bool:
         """Nothing is broken."""
         return not any(problem.broken for problem in self.problems)
+
+    def add(self, what: str, mend: str, *, broken: bool = True) -> None:
+        self.problems.append(Problem(what, mend, broken))
 
 
 def examine(*, json: bool) -> None:
@@ -64,7 +72,7 @@ def examine(*, json: bool) -> None:
 
 
 def _print(report: Report, output: Output) -> None:
-    for title in ("machine", "engines", "store", "daemon"):
+    for title in SECTIONS:
         output.line(title)
         output.pairs(getattr(report, title))
     for problem in report.problems:
@@ -72,6 +80,11 @@ def _print(report: Report, output: Output) -> None:
         output.line(f"{'broken' if problem.broken else 'note'}: {problem.what}")
         output.line(f"  mend: {problem.mend}")
     output.line()
+    broken = sum(problem.broken for problem in report.problems)
+    if broken:
+        output.line(f"{broken} {'thing is' if broken == 1 else 'things are'} broken.")
+    else:
+        output.line("Everything that edgellm needs is here.")
     output.line(f"next: {report.next}")
 
 
@@ -81,9 +94,10 @@ def diagnose(paths: Paths) -> Report:
     _machine(report, paths)
     _settings(report, paths)
     _engines(report)
-    listing = _store(report, paths)
+    listing = _models(report, paths)
     _daemon(report, paths)
-    report.next = _next(report, listing)
+    _places(report, paths)
+    report.next = _next(report, listing, paths)
     return report
 
 
@@ -93,71 +107,79 @@ def _machine(report: Report, paths: Paths) -> None:
     cores = machine.cores()
     report.machine = {
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "python": f"{platform.python_version()} ({sys.executable})",
         "processor": f"{machine.cpu_name()}, {cores} usable {'core' if cores == 1 else 'cores'}",
         "memory": f"{size(memory.available)} free of {size(memory.total)}",
-        "disk": f"{size(free)} free in {paths.models}",
+        "disk": f"{size(free)} free for models",
+        "python": platform.python_version(),
     }
-    if free < _LITTLE_DISK:
+    report.figures |= {"cores": cores, "memory": memory.total, "memory_free": memory.available, "disk_free": free}
+    if free < _LITTLE:
         mend = "free some space, or set EDGELLM_HOME to a folder on another disk"
-        report.problems.append(Problem(f"only {size(free)} of disk is left for models", mend, broken=False))
+        report.add(f"only {size(free)} of disk is left for models", mend, broken=False)
+    if memory.available < _LITTLE:
+        mend = "close other programs; `edgellm ps` shows what is loaded, `edgellm stop NAME` unloads it"
+        report.add(
+            f"only {size(memory.available)} of memory is free: models will be slow or refused", mend, broken=False
+        )
     for folder in (paths.models, paths.runtime, paths.logs):
         there = _existing(folder)
         if not (there.is_dir() and os.access(there, os.W_OK)):
             mend = "give this user the right to, or set EDGELLM_HOME to another folder"
-            report.problems.append(Problem(f"{folder} cannot be written to", mend))
+            report.add(f"{folder} cannot be written to", mend)
 
 
 def _settings(report: Report, paths: Paths) -> None:
     try:
         resolved = load_settings(paths, {})
     except EdgeError as error:
-        report.problems.append(_problem(error))
+        _add(report, error)
         return
     changed = [name for name, source in resolved.sources.items() if source != "default"]
-    report.machine["settings"] = f"{paths.config_file}" + ("" if paths.config_file.exists() else " (not there)")
     if changed:
-        report.machine["changed"] = ", ".join(changed) + " (`edgellm config`)"
+        report.machine["settings"] = "changed: " + ", ".join(changed) + " (`edgellm config`)"
 
 
 def _engines(report: Report) -> None:
-    able = 0
-    for name in plugins.engine_names():
-        state = plugins.probe(name)
+    states = {name: plugins.probe(name) for name in plugins.engine_names()}
+    able = [name for name, state in states.items() if isinstance(state, Available)]
+    for name, state in states.items():
+        known = plugins.title(name)
         if isinstance(state, Available):
-            able += 1
-            detail = re.sub(r"\s*=\s*1\b", "", state.detail).replace(" | ", ", ")  # "AVX2 = 1 | FMA = 1"
-            report.engines[name] = " · ".join(filter(None, (state.version, detail)))
+            report.engines[known] = " · ".join(filter(None, (state.version, _features(state.detail))))
             if state.hint:
-                report.problems.append(Problem(f"engine {name} could be faster", state.hint, broken=False))
+                report.add(f"{known} could be faster on this processor", state.hint, broken=False)
         else:
-            report.engines[name] = f"not available: {state.reason}"
-            report.problems.append(Problem(f"engine {name}: {state.reason}", state.hint, broken=False))
-    if not able:
-        report.problems.append(
-            Problem("no engine can run here", "reinstall edgellm; the engine notes say what is missing")
-        )
-    if not report.engines:
+            report.engines[known] = f"not available: {state.reason}"
+            # One of several is a choice; the only one is a must.
+            report.add(f"{known} is not available: {state.reason}", state.hint, broken=not able)
+    if not states:
         report.engines["none"] = "no engine is installed"
+        report.add("no engine is installed, so no model can run", "reinstall edgellm")
+    report.figures["engines"] = {name: msgspec.to_builtins(state) for name, state in states.items()}
 
 
-def _store(report: Report, paths: Paths) -> Listing:
+def _features(detail: str) -> str:
+    """ "CPU : AVX2 = 1 | FMA = 1" as "CPU: AVX2, FMA"."""
+    return re.sub(r"\s*=\s*1\b", "", detail).replace(" | ", ", ").replace(" :", ":")
+
+
+def _models(report: Report, paths: Paths) -> Listing:
     try:
         listing = Store(paths).scan()
     except (EdgeError, OSError) as error:
         told = error if isinstance(error, EdgeError) else LibraryError(f"{paths.models} cannot be read: {error}")
-        report.problems.append(_problem(told))
-        report.store["models"] = "cannot be read"
+        _add(report, told)
+        report.models["here"] = "cannot be read"
         return Listing([], [])
+    names = [str(manifest.full_name) for manifest in listing.manifests]
     total = sum({m.model.digest: m.size for m in listing.manifests}.values())
-    count = len(listing.manifests)
-    report.store["models"] = f"{count} ({size(total)})" if count else "none yet"
-    report.problems.extend(Problem(damaged.problem, damaged.hint) for damaged in listing.damaged)
+    report.models["here"] = f"{_listed(names)} ({size(total)})" if names else "none yet"
+    report.figures |= {"models": names, "models_size": total}
+    for damaged in listing.damaged:
+        report.add(damaged.problem, damaged.hint)
     leftovers = _leftovers(paths.models / "partial")
     if leftovers:
-        report.store["unfinished"] = (
-            f"{size(leftovers)} in {paths.models / 'partial'}; the next pull uses or removes it"
-        )
+        report.models["unfinished"] = f"{size(leftovers)}; the next pull uses or removes it"
     return listing
 
 
@@ -165,32 +187,46 @@ def _daemon(report: Report, paths: Paths) -> None:
     try:
         daemon = running_daemon(paths)
     except EdgeError as error:
-        report.problems.append(_problem(error))
+        _add(report, error)
         report.daemon["state"] = "does not answer"
         return
+    report.figures["daemon"] = None if daemon is None else msgspec.to_builtins(daemon)
     if daemon is None:
         report.daemon["state"] = "not running; commands that need it start it"
         return
     if daemon.version != __version__:
         what = f"the running daemon is edgellm {daemon.version}, this is {__version__}"
-        report.problems.append(Problem(what, "`edgellm stop --all` ends it; the next command starts the right one"))
-    loaded = ", ".join(daemon.loaded) or "no model"
+        report.add(what, "`edgellm stop --all` ends it; the next command starts the right one")
     report.daemon = {
         "state": f"running, version {daemon.version}, pid {daemon.pid}",
         "url": daemon.url,
-        "loaded": loaded,
+        "loaded": ", ".join(daemon.loaded) or "no model",
     }
 
 
-def _next(report: Report, listing: Listing) -> str:
+def _places(report: Report, paths: Paths) -> None:
+    absent = "" if paths.config_file.exists() else " (not there: all defaults)"
+    report.places = {
+        "models": str(paths.models),
+        "settings": f"{paths.config_file}{absent}",
+        "logs": f"{paths.logs} (`edgellm logs`)",
+        "program": f"{Path(__file__).parent.parent} in {sys.executable}",
+    }
+
+
+def _next(report: Report, listing: Listing, paths: Paths) -> str:
     broken = next((problem for problem in report.problems if problem.broken), None)
     if broken is not None:
         return f"mend what is broken: {broken.mend}"
-    if not listing.manifests:
-        return f"`edgellm pull {STARTER}` fetches a small model to start with (94 MiB)"
-    # One that answers questions, where there is one.
-    chosen = next((m for m in listing.manifests if m.summary.has_chat_template), listing.manifests[0])
-    return f'`edgellm run {chosen.full_name} "Why is the sky blue?"` or `edgellm serve`'
+    step = next_step(listing.manifests, paths, report.figures["memory_free"], report.figures["disk_free"])
+    if shutil.which("edgellm") is None:
+        return f"{step} (the command is {Path(sys.executable).parent / 'edgellm'} here)"
+    return step
+
+
+def _listed(names: Sequence[str], most: int = 6) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _leftovers(folder: Path) -> int:
@@ -206,5 +242,5 @@ def _existing(path: Path) -> Path:
     return next((folder for folder in (path, *path.parents) if folder.exists()), Path.cwd())
 
 
-def _problem(error: EdgeError) -> Problem:
-    return Problem(error.message, error.hint or "see the message")
+def _add(report: Report, error: EdgeError) -> None:
+    report.add(error.message, error.hint or "see the message")

@@ -10,17 +10,20 @@ import msgspec
 
 from edgellm.cli.link import loaded_models, stop_if_loaded
 from edgellm.cli.output import Output
+from edgellm.config import Settings, load_settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import Sampling
-from edgellm.errors import InvalidRequest, LibraryError
+from edgellm.errors import ConfigError, InvalidRequest, LibraryError
 from edgellm.formats.summary import ModelSummary
 from edgellm.library.manifest import Manifest
 from edgellm.library.names import ModelName
 from edgellm.library.store import Damaged, Store
-from edgellm.paths import default_paths
+from edgellm.paths import Paths, default_paths
+from edgellm.placement.plan import everyday_context
 from edgellm.units import ago, number, parameters, size
 
-COLUMNS = ("NAME", ">PARAMS", "TYPE", ">SIZE", ">CONTEXT", "USED", "NOTE")
+# The context is the one a model has, or would get; the other what its authors trained it for.
+COLUMNS = ("NAME", ">PARAMS", "TYPE", ">SIZE", ">CONTEXT", ">TRAINED", "USED", "NOTE")
 SORTS = ("name", "params", "size", "context", "used")
 _NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -40,11 +43,11 @@ def list_models(sort: str, *, json: bool, quiet: bool) -> None:
         return
     loaded = loaded_models(paths)
     if json:
-        models = [_document(store, manifest, loaded) for manifest in manifests]
+        models = [_document(store, manifest, loaded, paths) for manifest in manifests]
         output.document({"models": models, "damaged": [_damage(damaged) for damaged in listing.damaged]})
         return
     if manifests:
-        output.table(COLUMNS, [_row(store, manifest, loaded) for manifest in manifests])
+        output.table(COLUMNS, [_row(store, manifest, loaded, _settings(paths)) for manifest in manifests])
     elif not listing.damaged:
         output.note("no models yet; `edgellm pull smollm2:135m` fetches a small one to start with")
     for damaged in listing.damaged:
@@ -59,7 +62,7 @@ def show_model(name: str, *, json: bool) -> None:
     manifest = store.require(name)
     path = store.model_path(manifest)
     if json:
-        output.document(_document(store, manifest, loaded_models(paths)))
+        output.document(_document(store, manifest, loaded_models(paths), paths))
         return
     summary = manifest.summary
     output.line(str(manifest.full_name))
@@ -70,7 +73,8 @@ def show_model(name: str, *, json: bool) -> None:
             "parameters": f"{parameters(summary.parameters)} ({number(summary.parameters)})",
             "quantization": summary.quantization,
             "size": size(manifest.size),
-            "context": f"{number(summary.context)} tokens" if summary.context else "not said in the file",
+            "trained for": f"{number(summary.context)} tokens" if summary.context else "not said in the file",
+            "context": _context_told(manifest, loaded_models(paths), _settings(paths)),
             **_use(summary),
             "licence": manifest.licence or "not known",
             "sampling": _sampling(manifest.sampling),
@@ -124,7 +128,28 @@ def _order(sort: str, store: Store) -> Callable[[Manifest], Any]:
     return keys[sort]
 
 
-def _row(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel]) -> list[str]:
+def _settings(paths: Paths) -> Settings:
+    """Those in force; the defaults where they cannot be read, for that is told elsewhere."""
+    try:
+        return load_settings(paths, {}).settings
+    except ConfigError:
+        return Settings()
+
+
+def _context(manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> int:
+    """The longest conversation, tokens: as it is loaded, else as it would be, given the memory."""
+    here = loaded.get(str(manifest.full_name))
+    return here.context if here is not None else everyday_context(settings, manifest.summary.context or None)
+
+
+def _context_told(manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> str:
+    tokens = number(_context(manifest, loaded, settings))
+    if str(manifest.full_name) in loaded:
+        return f"{tokens} tokens, as it is loaded"
+    return f"{tokens} tokens when it is loaded, as far as memory allows (--context, or the setting)"
+
+
+def _row(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> list[str]:
     summary = manifest.summary
     used = store.last_used(manifest.full_name)
     return [
@@ -132,6 +157,7 @@ def _row(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel]) ->
         parameters(summary.parameters),
         summary.quantization,
         size(manifest.size),
+        number(_context(manifest, loaded, settings)),
         number(summary.context) if summary.context else "?",
         ago((datetime.now(UTC) - used).total_seconds()) if used else "never",
         _note(loaded.get(str(manifest.full_name))),
@@ -144,8 +170,11 @@ def _note(model: LoadedModel | None) -> str:
     return "loaded" if model.state == "ready" else model.state
 
 
-def _document(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel]) -> dict[str, Any]:
-    """A model as JSON: the manifest under its full name, its path, and whether it is loaded."""
+def _document(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel], paths: Paths) -> dict[str, Any]:
+    """A model as JSON: the manifest under its full name, its path, and whether it is loaded, with what context.
+
+    `summary.context` is the trained one.
+    """
     document: dict[str, Any] = msgspec.to_builtins(manifest)
     del document["version"], document["tag"]
     used = store.last_used(manifest.full_name)
@@ -155,6 +184,7 @@ def _document(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel
         "path": str(store.model_path(manifest)),
         "used": used.isoformat() if used else None,
         "loaded": str(manifest.full_name) in loaded,
+        "context": _context(manifest, loaded, _settings(paths)),
     }
 
 

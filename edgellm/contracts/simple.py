@@ -123,7 +123,7 @@ class SimpleEngine:
     """An EnginePlugin around `next_token`. Give `name`, `supports` and `next_token`; replace what else differs."""
 
     name = "simple"
-    version = "0"
+    version = ""  # of its own library, where it has one; else its distribution's is shown
     kv_types: tuple[str, ...] = ("none",)
 
     def next_token(self, tokens: Sequence[int], sample: SampleSpec, position: int) -> int:

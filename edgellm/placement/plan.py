@@ -114,6 +114,11 @@ def trained_context(model: ModelFile) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
+def everyday_context(settings: Settings, trained: int | None) -> int:
+    """The longest context, tokens, that a model gets where memory allows; `trained`: what it can take, if known."""
+    return settings.context or min(filter(None, (trained, AUTO_CONTEXT, settings.capacity)))
+
+
 def shape(settings: Settings, capacity: int) -> tuple[int, int]:
     """Sequences, and tokens of a step, of a model with room for `capacity` tokens."""
     batch = min(settings.batch_tokens, capacity)
@@ -185,7 +190,7 @@ class _Planner:
                     param="context",
                 )
             return asked
-        wanted = min(filter(None, (trained, AUTO_CONTEXT, self.settings.capacity)))
+        wanted = everyday_context(self.settings, trained)
         if self._fits(wanted):
             return wanted
         least, longest = min(wanted, MIN_AUTO_CONTEXT), self.longest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +89,36 @@ def test_an_engine_is_found_for_a_model_or_every_reason_is_given(
     assert isinstance(plugins.probe("parrot"), Available)
     with pytest.raises(EngineUnavailable, match="parrot: it only runs parrots"):
         plugins.engine_for(read_model(parrot_file(tmp_path, "llama")))
+
+
+def test_an_engine_without_a_version_has_its_distributions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(plugins, "_load", lambda entry: printed())
+    install(monkeypatch, parrot="unused:plugin")
+    assert plugins.probe("parrot") == Available("of unknown version")
+    folder = tmp_path / "edgellm_parrot-0.3.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: edgellm-parrot\nVersion: 0.3\n")
+    (folder / "entry_points.txt").write_text("[edgellm.engines]\nparrot = unused:plugin\n")
+    found = [entry for dist in distributions(path=[str(tmp_path)]) for entry in dist.entry_points]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found)
+    assert plugins.probe("parrot") == Available("edgellm-parrot 0.3")
+
+
+def test_an_engine_that_fails_when_asked_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def probe(self) -> Available:
+            raise OSError("no such device")
+
+    monkeypatch.setattr(plugins, "_load", lambda entry: Failing())
+    install(monkeypatch, odd="unused:plugin")
+    state = plugins.probe("odd")
+    assert isinstance(state, Unavailable)
+    assert "OSError: no such device" in state.reason
+
+
+def test_what_people_call_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plugins.title("llamacpp") == "llama.cpp"
+    assert plugins.title("no_such_engine") == "no_such_engine"
+    monkeypatch.setattr(plugins, "_load", lambda entry: printed())
+    install(monkeypatch, parrot="unused:plugin")
+    assert plugins.title("parrot") == "parrot"

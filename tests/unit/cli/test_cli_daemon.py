@@ -13,10 +13,14 @@ import pytest
 from cli_fakes import FakeClient, Streams, loaded, put
 
 from edgellm.cli.main import main
+from edgellm.cli.suggest import fitting
 from edgellm.contracts.engine import Available, Unavailable
 from edgellm.errors import EdgeError
+from edgellm.library.catalogue import CatalogueEntry, PypiSource
+from edgellm.library.names import parse_name
 from edgellm.library.store import Store
 from edgellm.paths import default_paths
+from edgellm.placement.machine import Memory
 
 
 def test_ps(daemon: FakeClient, capsys: Streams) -> None:
@@ -138,7 +142,7 @@ def test_doctor_says_what_would_be_faster(daemon: FakeClient, capsys: Streams, m
     engines(monkeypatch, llamacpp=Available("1.2", hint="build it anew"))
     assert main(["doctor"]) == 0, "slow is not broken"
     out = capsys.readouterr().out
-    assert "engine llamacpp could be faster" in out
+    assert "llama.cpp could be faster on this processor" in out
     assert "mend: build it anew" in out
 
 
@@ -151,6 +155,43 @@ def test_doctor_with_models_and_daemon(daemon: FakeClient, capsys: Streams, monk
     assert report["ok"] is True
     assert report["daemon"]["loaded"] == "m:latest"
     assert "edgellm run m:latest" in report["next"]
+    assert report["figures"]["models"] == ["m:latest"]
+    assert report["figures"]["daemon"]["loaded"] == ["m:latest"]
+    assert report["figures"]["engines"]["llamacpp"]["version"] == "1.2"
+    assert report["figures"]["memory"] > report["figures"]["memory_free"] > 0
+
+
+def test_doctor_with_models_that_only_continue_text(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines(monkeypatch, llamacpp=Available("1.2"))
+    put("base", chat=False)
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert '`edgellm run base:latest "The sky is"` continues your text' in out
+    assert "`edgellm pull smollm2:135m`" in out
+
+
+def test_doctor_of_a_small_machine(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines(monkeypatch, llamacpp=Available("1.2"))
+    monkeypatch.setattr("edgellm.placement.machine.memory", lambda: Memory(4 << 30, 700 << 20))
+    assert main(["doctor"]) == 0
+    assert "note: only 700 MiB of memory is free" in capsys.readouterr().out
+
+
+def test_a_model_that_fits_is_suggested(home: Path) -> None:
+    entries = [
+        CatalogueEntry(name=parse_name(f"m:{gib}"), title="M", licence="MIT", source=pypi(gib)) for gib in (1, 2, 4, 40)
+    ]
+    sizes = {free: fitting(entries, free << 30, 100 << 30) for free in (2, 3, 5, 16, 500)}
+    assert {free: entry and entry.name.tag for free, entry in sizes.items()} == {
+        2: None, 3: "1", 5: "2", 16: "4", 500: "4",
+    }  # fmt: skip
+    assert fitting(entries, 16 << 30, 2 << 30) == entries[0]
+
+
+def pypi(gib: int) -> PypiSource:
+    return PypiSource(package="p", version="1", file="m.gguf", sha256="0" * 64, size=gib << 30)
 
 
 def test_doctor_knows_a_daemon_of_another_version(
@@ -171,7 +212,12 @@ def test_doctor_finds_what_is_broken(daemon: FakeClient, capsys: Streams, monkey
     default_paths().config_file.write_text("prot = 1")
     assert main(["doctor"]) == 7
     out = capsys.readouterr().out
-    for part in ("no engine can run here", "m:latest", "unknown setting prot", "next: mend what is broken"):
+    for part in (
+        "broken: llama.cpp is not available: not built",
+        "m:latest",
+        "unknown setting prot",
+        "next: mend what is broken",
+    ):
         assert part in out
     assert main(["doctor", "--json"]) == 7
     assert json.loads(capsys.readouterr().out)["ok"] is False

@@ -31,9 +31,9 @@ def test_list(daemon: FakeClient, capsys: Streams) -> None:
     Store(default_paths()).touch("smollm2:135m")
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["NAME", "PARAMS", "TYPE", "SIZE", "CONTEXT", "USED", "NOTE"]
-    assert lines[1].split() == ["big:latest", "135M", "Q4_1", "3", "MiB", "8,192", "never"]
-    assert lines[2].split() == ["smollm2:135m", "135M", "Q4_1", "12", "B", "8,192", "just", "now", "loaded"]
+    assert lines[0].split() == ["NAME", "PARAMS", "TYPE", "SIZE", "CONTEXT", "TRAINED", "USED", "NOTE"]
+    assert lines[1].split() == ["big:latest", "135M", "Q4_1", "3", "MiB", "8,192", "8,192", "never"]
+    assert lines[2].split() == ["smollm2:135m", "135M", "Q4_1", "12", "B", "2,048", "8,192", "just", "now", "loaded"]
     assert max(map(len, lines)) <= 80
 
 
@@ -48,6 +48,7 @@ def test_list_sorts_and_speaks_json_and_names(daemon: FakeClient, capsys: Stream
     assert models[0]["size"] == 100
     assert Path(models[0]["path"]).read_bytes() == b"x" * 100
     assert models[0]["loaded"] is False
+    assert (models[0]["context"], models[0]["summary"]["context"]) == (8192, 8192)
 
 
 def test_an_empty_list_says_what_to_do(daemon: FakeClient, capsys: Streams) -> None:
