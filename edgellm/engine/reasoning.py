@@ -55,10 +55,12 @@ TAGS: tuple[Tags, ...] = (
     Tags("<think>", "</think>"),  # Qwen3, DeepSeek R1, SmolLM3, GLM, Phi-4 reasoning, …
     Tags("[THINK]", "[/THINK]"),  # Magistral
     Tags("<seed:think>", "</seed:think>"),  # Seed-OSS
+    Tags("<mm:think>", "</mm:think>"),  # MiniMax M3
     Tags("<reasoning>", "</reasoning>"),
     Tags("<thought>", "</thought>"),  # EXAONE Deep
     Tags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
     Tags("<|channel>", "<channel|>", label="thought\n"),  # Gemma 4
+    Tags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
     Tags("◁think▷", "◁/think▷"),  # Kimi
 )
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")

@@ -8,7 +8,7 @@ System messages. Some templates refuse them, some drop them without a word, some
 is tried once with a marked system text; where the mark does not come through, system texts are joined, with a blank
 line, to the user turn that follows (or else the one before; or else they become a user turn). The same is done with the
 words of tools, which some templates take from no one, or only after a call of theirs. It is tried once more when a
-template refuses a conversation that has any of these.
+template refuses a conversation that has any of these; empty answers, which some refuse, then are a space.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ChatTemplate:
         try:
             return self._run(turns, add_generation_prompt, options)
         except InvalidRequest as first:
-            folded = _fold(turns)
+            folded = tuple(map(_with_a_word, _fold(turns)))
             if folded == tuple(turns):
                 raise
             try:
@@ -224,6 +224,12 @@ def _fold(messages: Sequence[Message], keep_leading: bool = False, keep_tool: bo
             waiting = []
     _add_to_user(out, waiting)
     return tuple(out)
+
+
+def _with_a_word(message: Message) -> Message:
+    if message.role == "assistant" and not message.content:
+        return Message(message.role, " ", message.name)
+    return message
 
 
 def _add_to_user(out: list[Message], texts: list[str]) -> None:

@@ -135,6 +135,15 @@ def test_a_refusal_that_only_some_system_texts_meet_is_answered_by_folding_them(
     assert render(source, (SYSTEM, "x" * 30), (USER, "a")) == f"<user:{'x' * 30}\n\na>"
 
 
+def test_an_empty_answer_that_is_refused_is_tried_as_a_space() -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' and not m.content %}{{ raise_exception('empty') }}"
+        "{% endif %}[{{ m.content }}]{% endfor %}"
+    )
+    assert render(source, (USER, "a"), (ASSISTANT, ""), (USER, "b")) == "[a][ ][b]"
+    assert render(CHATML, (USER, "a"), (ASSISTANT, "")).count("assistant\n<|im_end|>") == 1
+
+
 # -- refusals and failures ---------------------------------------------------------------------------
 
 
