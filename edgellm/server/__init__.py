@@ -1,7 +1,7 @@
 """HTTP: the API dialects, and what they share.
 
 app        the ASGI application: routes, guard, error pages
-openai     /v1/…: chat completions, completions, models; openai_bodies, _requests, _replies and _logprobs know the fields
+openai     /v1/…: chat completions, completions, models; openai_bodies, _requests, _replies, _logprobs know fields
 sampling_fields   how tokens are chosen: names and ranges, the same for both dialects
 native     /edgellm/v1/…: the daemon's own API, spoken by `edgellm.client`
 security   who may call: host, origin, keys, content type, header limits
