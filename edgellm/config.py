@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from edgellm.contracts.engine import ENGINE_STATE
+from edgellm.contracts.engine import ENGINE_STATE, DraftMode
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
 from edgellm.presets import PresetName
@@ -69,6 +69,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="How keys and values are stored: f16, q8_0, …; auto: as the engine is fastest"),
     ] = "auto"
+    drafts: Annotated[
+        DraftMode, Meta(description="Guess ahead: auto where it cannot change the text, always where it pays, off")
+    ] = "auto"
+    exact: Annotated[
+        bool, Meta(description="Text that nothing but the request decides: no company, no cache; slower prompts")
+    ] = False
     threads: Annotated[int, Meta(ge=0, le=1024, description="CPU threads; 0: the usable physical cores")] = 0
     mmap: Annotated[bool, Meta(description="Map model files into memory instead of reading them")] = True
     mlock: Annotated[bool, Meta(description="Pin the model in memory, so that it is never swapped out")] = False

@@ -197,6 +197,7 @@ class Service:
             decode_step_s=settings.decode_step_s,
             queue_requests=settings.queue_requests,
             queue_tokens=settings.queue_tokens,
+            drafts=settings.drafts,
             max_running=min(settings.max_sequences, placement.batch_tokens),
             idle_cells=settings.cache_tokens,
             parked_bytes=settings.cache_ram_mib * MIB,

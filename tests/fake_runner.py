@@ -102,6 +102,7 @@ class FakeRunner:
             max_sequences=placement.max_sequences,
             batch_tokens=placement.batch_tokens,
             max_outputs=placement.max_sequences + 8,
+            exact_cells=2**31,
             draft_tokens=0 if self._behaviour.recurrent else 4,
             samplers=SAMPLERS,
         )

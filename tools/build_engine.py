@@ -1,8 +1,15 @@
 """Installs llama-cpp-python, compiled for this CPU, into the Python that runs this.
 
-pip alone does that too. This adds one thing: on CPUs with Intel's AMX, GCC before 13.3 compiles llama.cpp's tile code
-wrongly (GCC PR 114098); edgellm would notice and do without AMX, at a third of the prompt speed. Two flags avoid it.
-pip's own wheel cache knows nothing of flags, so wheels built with them are kept in a cache of their own.
+pip alone does that too. This adds two things.
+
+On CPUs with Intel's AMX, GCC before 13.3 compiles llama.cpp's tile code wrongly (GCC PR 114098); edgellm would notice
+and do without AMX, at a third of the prompt speed. Two flags avoid it.
+
+A step of one row cuts long attention into a piece per thread and adds the pieces up, which rounds otherwise than steps
+of several rows do: text would change with company, and with drafts. One line of the source is changed (`exact`). With
+a build that pip made, edgellm notices that too, and drafts only where nothing can change.
+
+pip's own wheel cache knows nothing of flags and changes, so these wheels are kept in a cache of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +21,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -21,6 +30,9 @@ ROOT = Path(__file__).parent.parent
 NAME = "llama-cpp-python"
 MARKER = Path(sys.prefix) / ".llama-cpp-flags"  # what the installed one was built with
 KEEP_STORES = "-fno-tree-dse -fno-dse"
+ATTENTION = "vendor/llama.cpp/ggml/src/ggml-cpu/ops.cpp"
+SPLIT = "use_split_kv_path = !use_ref &&"
+NEVER_SPLIT = "use_split_kv_path = false && !use_ref &&"
 
 
 def requirement() -> str:
@@ -68,29 +80,48 @@ def installed() -> str | None:
         return None
 
 
-def build_with(wanted: str) -> Path:
-    """A wheel built with these flags, from the cache where there is one."""
+def exact(source: Path) -> None:
+    """Change the source in `source`: attention rounds the same for one row as for several."""
+    file = source / ATTENTION
+    code = file.read_text("utf-8") if file.exists() else ""
+    if code.count(SPLIT) != 1:
+        print(f"{NAME}: attention looks otherwise in this version and stays as it is", flush=True)
+        return
+    file.write_text(code.replace(SPLIT, NEVER_SPLIT), "utf-8")
+
+
+def unpacked(folder: Path) -> Path:
+    """The source distribution, downloaded and unpacked into `folder`."""
+    pip("download", "--quiet", "--no-deps", "--no-binary", NAME, "--dest", str(folder), requirement())
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+def wheel(wanted: str) -> Path:
+    """A wheel built as `wanted`, from the cache where there is one."""
     made_for = f"{requirement()} {wanted} {compiler()} {sys.version} {cpu_features()}"
     key = hashlib.sha256(made_for.encode()).hexdigest()[:16]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "edgellm" / "wheels" / key
     if not list(folder.glob("*.whl")):
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"compiling {requirement()} for this CPU with {wanted}: some minutes, once", flush=True)
-        options = ["--quiet", "--no-deps", "--no-cache-dir", "--no-binary", NAME, "--wheel-dir", str(folder)]
-        pip("wheel", *options, requirement(), CMAKE_ARGS=wanted)
+        print(f"compiling {requirement()} for this CPU: some minutes, once", flush=True)
+        with tempfile.TemporaryDirectory() as work:
+            source = unpacked(Path(work))
+            exact(source)
+            options = ["--quiet", "--no-deps", "--no-cache-dir", "--wheel-dir", str(folder)]
+            pip("wheel", *options, str(source), CMAKE_ARGS=flags())
     return next(folder.glob("*.whl"))
 
 
 def main() -> None:
-    wanted = flags()
+    wanted = f"{flags()} {NEVER_SPLIT}".strip()
     before = MARKER.read_text("utf-8") if MARKER.exists() else ""
     if installed() is not None and before == wanted:
         return
-    if wanted:
-        pip("install", "--quiet", "--force-reinstall", "--no-deps", str(build_with(wanted)))
-    elif installed() is None:
-        print(f"installing {requirement()}, compiled for this CPU: some minutes, the first time", flush=True)
+    pip("install", "--quiet", "--force-reinstall", "--no-deps", str(wheel(wanted)))
     pip("install", "--quiet", requirement())
     MARKER.write_text(wanted, "utf-8")
 

@@ -9,18 +9,10 @@ repacked for AVX-512 instead.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-from edgellm.contracts.engine import ENGINE_STATE
-
-_CANARY_S = 30.0
+from edgellm_llamacpp.builds import ask
 
 _CPU = 0  # enum ggml_backend_dev_type
 
@@ -30,40 +22,9 @@ def has_amx(api: Any) -> bool:
     return b"AMX_INT8 = 1" in api.llama_print_system_info()
 
 
-def sound(api: Any, command: list[str] | None = None) -> bool:
-    """Whether this build's AMX code works. Asks a canary process, and remembers its answer where there is a folder.
-
-    `command` replaces the canary in tests.
-    """
-    library = Path(api.llama_cpp._lib._name).parent
-    parts = sorted(library.glob("*ggml-cpu*"))
-    build = " ".join(f"{part}:{part.stat().st_size}:{part.stat().st_mtime_ns}" for part in parts)
-    folder = os.environ.get(ENGINE_STATE)
-    memory = Path(folder) / "llamacpp-amx.json" if folder else None
-    known = _remembered(memory)
-    if build not in known:
-        known = {build: _ask(command or [sys.executable, "-P", "-m", "edgellm_llamacpp.canary"])}
-        if memory is not None:
-            with contextlib.suppress(OSError):
-                memory.parent.mkdir(parents=True, exist_ok=True)
-                memory.write_text(json.dumps(known), "utf-8")
-    return known[build]
-
-
-def _remembered(memory: Path | None) -> dict[str, bool]:
-    try:
-        known = json.loads(memory.read_text("utf-8")) if memory is not None else {}
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def _ask(command: list[str]) -> bool:
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CANARY_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+def sound(api: Any) -> bool:
+    """Whether this build's AMX code works."""
+    return ask(api, "amx") is not None
 
 
 def forbid_amx(api: Any) -> bool:

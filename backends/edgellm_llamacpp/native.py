@@ -22,6 +22,7 @@ from edgellm.errors import LoadFailed
 from edgellm.formats.gguf_types import TENSOR_TYPES
 from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
 from edgellm_llamacpp.costs import MICRO_BATCH
+from edgellm_llamacpp.exactness import EXACT_MICRO_BATCH, unsplit
 
 DRAFT_TOKENS = 15  # of one row: with the token itself a tile of the matrix units
 DRAFT_OUTPUTS = 32  # of all rows of a step
@@ -169,7 +170,7 @@ def open_model(lib: Library, paths: Sequence[Path], placement: Placement, progre
     params.load_mode = _load_mode(api, placement)
     params.vocab_only = False
     params.check_tensors = False  # whoever stored the file verified its checksum
-    params.use_extra_bufts = lib.repacks and not placement.spills
+    params.use_extra_bufts = repacks(lib, placement)
     params.progress_callback = callback
     try:
         return _open(lib, paths, params)
@@ -177,6 +178,11 @@ def open_model(lib: Library, paths: Sequence[Path], placement: Placement, progre
         if raised:
             raise raised[0] from None
         raise
+
+
+def repacks(lib: Library, placement: Placement) -> bool:
+    """Whether weights are rearranged for the CPU's widest instructions: not where copies of them find no room."""
+    return lib.repacks and not placement.spills
 
 
 def max_outputs(placement: Placement) -> int:
@@ -195,13 +201,14 @@ def open_context(lib: Library, model: Model, placement: Placement, *, embeds: bo
     params = api.llama_context_default_params()
     params.n_ctx = placement.capacity
     params.n_batch = placement.batch_tokens
-    params.n_ubatch = min(placement.batch_tokens, MICRO_BATCH)
+    params.n_ubatch = min(placement.batch_tokens, EXACT_MICRO_BATCH if placement.exact else MICRO_BATCH)
     params.n_seq_max = placement.max_sequences
     params.n_rs_seq = 0
     # Fewer than n_seq_max aborts the process; 0 would reserve a row of logits for every token of a batch.
     params.n_outputs_max = max_outputs(placement)
     params.n_outputs_max_per_seq = 1 + DRAFT_TOKENS
-    params.n_threads = placement.threads
+    # A single row's attention is cut into a piece per thread, which rounds otherwise than several rows do.
+    params.n_threads = 1 if placement.exact and not unsplit(lib.api) else placement.threads
     params.n_threads_batch = placement.threads_batch
     params.ctx_type = api.LLAMA_CONTEXT_TYPE_DEFAULT
     params.rope_scaling_type = api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED

@@ -115,17 +115,20 @@ class LlamaCppPlugin:
         return tokenizer
 
     def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:
-        from edgellm_llamacpp.native import open_context, open_model
+        from edgellm_llamacpp.exactness import Exactness
+        from edgellm_llamacpp.native import open_context, open_model, repacks
         from edgellm_llamacpp.runner import LlamaCppRunner
 
         lib = _library()
         _check(lib, placement)
+        exactness = Exactness(lib.api, model, placement, repacks(lib, placement))
         opened = open_model(lib, (model.path, *model.more), placement, progress)
         _refuse(lib, opened, model.path.name)
         context = open_context(lib, opened, placement)
         self._open[_key(model.path)] = opened
+        exact_cells = exactness.cells()
         progress(1.0)
-        return LlamaCppRunner(lib, opened, context, placement)
+        return LlamaCppRunner(lib, opened, context, placement, exact_cells)
 
     def load_embedder(
         self, model: ModelFile, placement: Placement, progress: Callable[[float], None]

@@ -36,7 +36,9 @@ class Ticket(msgspec.Struct, frozen=True):
 class LlamaCppRunner:
     """One loaded model. Not thread-safe: one thread calls it."""
 
-    def __init__(self, lib: Library, model: Model, context: Context, placement: Placement) -> None:
+    def __init__(
+        self, lib: Library, model: Model, context: Context, placement: Placement, exact_cells: int = 0
+    ) -> None:
         api = lib.api
         self._api, self._log = api, lib.log
         self._context = context  # holds the model, until it is closed
@@ -49,7 +51,8 @@ class LlamaCppRunner:
             context=placement.context,
             capacity=int(api.llama_n_ctx(context.pointer)),  # what was asked for, rounded up to llama.cpp's step
             max_sequences=placement.max_sequences,
-            prefill_tile=PREFILL_TILE,
+            prefill_tile=1 if placement.exact else PREFILL_TILE,
+            exact_cells=exact_cells,
             batch_tokens=min(placement.batch_tokens, int(api.llama_n_batch(context.pointer))),
             max_outputs=max_outputs(placement),
             draft_tokens=0 if self._recurrent else DRAFT_TOKENS,

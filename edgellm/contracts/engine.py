@@ -65,9 +65,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     use_mmap: bool = True
     use_mlock: bool = False
     kv_type: str = "f16"  # how keys and values are stored, one of the engine's `kv_types`
+    exact: bool = False  # text must not depend, to the last bit, on what else is computed or was cached
     spills: bool = False  # the weights do not fit in memory: map them, and make no copy of any
 
 
+DraftMode = Literal["auto", "always", "off"]
 KVKind = Literal["full", "sliding", "latent", "recurrent"]
 
 
@@ -242,6 +244,8 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     prefill_tile: int = 1  # steps with fewer tokens attend more slowly; worth filling up over a long context
     max_outputs: int = 0  # tokens with logits in one step: sampled rows and their drafts; 0: one for each sequence
     draft_tokens: int = 0  # longest draft of a row; 0: drafts are not verified (recurrent states cannot step back)
+    # While no more KV was used, a row's logits are the same to the last bit, whatever else is in the step.
+    exact_cells: int = 0
     # What it can do of a request: fields of Sampling, and "logprobs". The rest is refused, never passed over.
     samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})
 

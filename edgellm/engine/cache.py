@@ -54,6 +54,7 @@ class PrefixCache:
         self._parked_bytes = 0
         self._next_parked = _FIRST_PARKED
         self._high_water = 0  # most cells in use since the pool was last empty
+        self.placed = 0  # cells ever used since then: none beyond lies in use
 
     # -- what there is ---------------------------------------------------------------------------
 
@@ -108,6 +109,7 @@ class PrefixCache:
         """Cells for `count` tokens about to be computed. The caller has made room."""
         self._ledger.extend(sequence, count)
         self._high_water = max(self._high_water, self._ledger.used)
+        self.placed += count
 
     def shrink(self, sequence: int, length: int) -> None:
         """The runner did not take the tokens beyond `length` after all."""
@@ -257,4 +259,4 @@ class PrefixCache:
         self._memory.free(sequence)
         self._ledger.close(sequence)
         if self._ledger.used == 0:
-            self._high_water = 0
+            self._high_water = self.placed = 0

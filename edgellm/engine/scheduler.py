@@ -86,7 +86,7 @@ class Scheduler:
         self._limits = limits or Limits()
         self.costs = costs or StepCosts()
         self.decode_costs = StepCosts()  # of steps in which every token has logits
-        self.speculator = Speculator(info, self.decode_costs, self._limits.decode_step_s)
+        self.speculator = Speculator(info, self.decode_costs, self._limits)
         self.cache = PrefixCache(memory, info, self._limits)
         self.waiting: list[Job] = []
         self.active: list[Job] = []  # hold a sequence, in order of admission
@@ -283,7 +283,7 @@ class Scheduler:
         """Tokens to guess ahead, where no prompt waits for the rows and there is room."""
         if self.waiting or len(decoding) < len(self.active):
             return {}
-        guesses = self.speculator.plan(decoding)
+        guesses = self.speculator.plan(decoding, self.cache.placed)
         room = len(decoding) + sum(len(guess) for guess in guesses.values())
         if self.cache.make_room(room):
             return guesses

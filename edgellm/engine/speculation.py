@@ -13,6 +13,7 @@ from typing import Protocol
 from edgellm.contracts.engine import RunnerInfo
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.job import Job
+from edgellm.engine.limits import Limits
 from edgellm.engine.lookup import PromptLookup
 
 GAIN = 1.03  # tokens per second must grow by this factor before a guess joins a step
@@ -60,25 +61,30 @@ class Guesses:
 class Speculator:
     """Decides for all jobs of one runner. `costs` are those of steps in which every token has logits."""
 
-    def __init__(self, info: RunnerInfo, costs: StepCosts, step_s: float) -> None:
+    def __init__(self, info: RunnerInfo, costs: StepCosts, limits: Limits) -> None:
         self._info = info
         self._costs = costs
-        self._step_s = step_s
+        self._step_s = limits.decode_step_s
+        self._mode = limits.drafts
         self._general = [_Rate() for _ in _PRIORS]
-        self.enabled = info.draft_tokens > 0
+        self.enabled = info.draft_tokens > 0 and limits.drafts != "off"
         self.proposer: Callable[[], Proposer] = PromptLookup  # one for each job
 
-    def plan(self, jobs: Sequence[Job]) -> dict[Job, Sequence[int]]:
-        """Guesses worth making in a step in which every one of `jobs` decodes."""
+    def plan(self, jobs: Sequence[Job], placed: int = 0) -> dict[Job, Sequence[int]]:
+        """Guesses worth making in a step in which every one of `jobs` decodes, with `placed` cells of KV used so far.
+
+        None where a step of more rows would come out otherwise than one of fewer, unless that was allowed.
+        """
         if not self.enabled:
             return {}
         chosen: dict[Job, Sequence[int]] = {}
         rows, expected = len(jobs), float(len(jobs))
+        exact = self._info.batch_tokens if self._mode == "always" else self._info.exact_cells - placed
         for job in jobs:
             if not job.drafts:
                 continue
             guesses = self._look(job)
-            room = min(self._info.max_outputs - rows, self._info.batch_tokens - rows)
+            room = min(self._info.max_outputs, self._info.batch_tokens, exact) - rows
             if guesses.tokens and room > 0:
                 count, gain = self._worth(guesses, rows, expected, room)
                 if count:

@@ -163,6 +163,7 @@ class _Planner:
             use_mmap=self.settings.mmap,
             use_mlock=self.settings.mlock,
             kv_type=kv_type,
+            exact=self.settings.exact,
             spills=self._total(capacity) > self.room.budget,
         )
         needs, draft = self._needs(capacity)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from edgellm.contracts.engine import RunnerInfo, SampleSpec
+from edgellm.contracts.engine import DraftMode, RunnerInfo, SampleSpec
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.job import Job
+from edgellm.engine.limits import Limits
 from edgellm.engine.lookup import PromptLookup
 from edgellm.engine.speculation import Speculator
 
+PATIENT = Limits(decode_step_s=1.0)
 INFO = RunnerInfo(
-    engine="x", context=512, capacity=512, max_sequences=8, batch_tokens=64, max_outputs=24, draft_tokens=8
+    engine="x",
+    context=512,
+    capacity=512,
+    max_sequences=8,
+    batch_tokens=64,
+    max_outputs=24,
+    draft_tokens=8,
+    exact_cells=1000,
 )
 
 
@@ -56,13 +66,13 @@ def test_lookup_never_finds_the_end_itself_and_takes_the_latest_of_many() -> Non
 
 def test_a_guess_joins_where_rows_are_cheap_and_not_where_they_are_dear() -> None:
     for per_row, guessed in ((0.5, True), (9.0, False)):
-        speculator = Speculator(INFO, costs(per_row), 1.0)
+        speculator = Speculator(INFO, costs(per_row), PATIENT)
         speculator.proposer = lambda: Says(*range(8))
         assert bool(speculator.plan([job([1, 2, 3])])) is guessed
 
 
 def test_guesses_stop_when_they_are_wrong_and_come_back_when_they_would_be_right() -> None:
-    speculator = Speculator(INFO, costs(3.0), 1.0)
+    speculator = Speculator(INFO, costs(3.0), PATIENT)
     speculator.proposer = lambda: Says(5, 6, 7)
     one = job([1, 2, 3])
     tried = 0
@@ -80,14 +90,14 @@ def test_guesses_stop_when_they_are_wrong_and_come_back_when_they_would_be_right
 
 @pytest.mark.parametrize(("count", "most"), [(1, 0), (2, 1), (100, 8)])
 def test_never_beyond_the_end_of_the_answer(count: int, most: int) -> None:
-    speculator = Speculator(INFO, costs(0.1), 1.0)
+    speculator = Speculator(INFO, costs(0.1), PATIENT)
     speculator.proposer = lambda: Says(*range(20))
     one = job([1, 2, 3], count)
     assert len(speculator.plan([one]).get(one, ())) == most
 
 
 def test_never_beyond_the_context_or_what_a_step_may_draw() -> None:
-    speculator = Speculator(INFO, costs(0.1), 1.0)
+    speculator = Speculator(INFO, costs(0.1), PATIENT)
     speculator.proposer = lambda: Says(*range(20))
     full = job([1] * 509, 100)
     assert len(speculator.plan([full])[full]) == 2
@@ -97,8 +107,23 @@ def test_never_beyond_the_context_or_what_a_step_may_draw() -> None:
 
 
 def test_a_job_that_wants_none_gets_none() -> None:
-    speculator = Speculator(INFO, costs(0.1), 1.0)
+    speculator = Speculator(INFO, costs(0.1), PATIENT)
     speculator.proposer = lambda: Says(*range(20))
     one = Job("a", [1, 2, 3], SampleSpec(), 50, drafts=False)
     assert not speculator.plan([one])
     speculator.learn(one, [4])
+
+
+def test_only_where_nothing_can_change_unless_that_is_allowed() -> None:
+    modes: list[tuple[DraftMode, int, bool]] = [
+        ("auto", 100, True),
+        ("auto", 256, False),
+        ("always", 256, True),
+        ("off", 0, False),
+    ]
+    inexact = msgspec.structs.replace(INFO, exact_cells=256)
+    for mode, placed, guessed in modes:
+        limits = Limits(decode_step_s=1.0, drafts=mode)
+        speculator = Speculator(inexact, costs(0.1), limits)
+        speculator.proposer = lambda: Says(*range(8))
+        assert bool(speculator.plan([job([1, 2, 3])], placed)) is guessed, (mode, placed)

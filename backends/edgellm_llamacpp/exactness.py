@@ -1,0 +1,65 @@
+"""Whether a token's logits are the same to the last bit whatever else is in the step: measured per build and type.
+
+Kernels differ in how many rows they take and in which order they add; so with most types a row comes out a little
+otherwise in company than alone. With some (Q4_0, Q4_1, Q8_0 as a rule) it does not, and only then is text independent
+of company, of what was cached, and of drafts.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from edgellm.contracts.engine import ModelFile, Placement
+from edgellm.errors import LoadFailed
+from edgellm_llamacpp.builds import ask
+
+ALWAYS = 2**31
+EXACT_MICRO_BATCH = 63  # attention of 64 rows and more is done in tiles, which round otherwise
+
+
+def unsplit(api: Any) -> bool:
+    """Whether this build's attention rounds the same for one row over a long context as for several."""
+    answer = ask(api, "exact", "F32")
+    return answer is not None and json.loads(answer)["plain"] == ALWAYS
+
+
+class Exactness:
+    """Asks beside a load, which takes as long; `cells` waits for the answer."""
+
+    def __init__(self, api: Any, model: ModelFile, placement: Placement, repacks: bool) -> None:
+        self._name = model.path.name
+        self._types = sorted({tensor.type for tensor in model.tensors if len(tensor.shape) > 1})
+        # Experts see as many rows as the router sends them, a GPU has kernels of its own: not looked into.
+        self._hopeless = placement.gpu_layers > 0 or any(len(tensor.shape) > 2 for tensor in model.tensors)
+        self._exact = placement.exact
+        self._repacks = repacks
+        self._answer: dict[str, dict[str, int]] = {}
+        self._thread = threading.Thread(target=self._ask, args=(api,), daemon=True)
+        self._thread.start()
+
+    def _ask(self, api: Any) -> None:
+        if not self._hopeless:
+            for kind in self._types:
+                answer = ask(api, "exact", kind)
+                self._answer[kind] = json.loads(answer) if answer else {}
+
+    def cells(self) -> int:
+        """Tokens of KV in use up to which rows come out the same; 0: they do not.
+
+        Raises LoadFailed where the placement insists on it and this model cannot.
+        """
+        self._thread.join()
+        way = "repacked" if self._repacks else "plain"
+        by_type = {kind: self._answer.get(kind, {}).get(way, 0) for kind in self._types}
+        cells = 0 if self._hopeless else min(by_type.values(), default=0)
+        if not self._exact:
+            return cells
+        if cells == 0:
+            culprits = ", ".join(kind for kind, held in by_type.items() if not held)
+            raise LoadFailed(
+                f"{self._name} cannot give exact text: with {culprits} this engine rounds by what it computes at once",
+                hint="pull it as Q4_0, Q4_1 or Q8_0, or set exact = false",
+            )
+        return ALWAYS  # where attention is split between threads, single rows are given one
