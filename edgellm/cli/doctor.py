@@ -16,7 +16,7 @@ import msgspec
 from edgellm import __version__, plugins
 from edgellm.cli.link import running_daemon
 from edgellm.cli.output import Output
-from edgellm.cli.suggest import next_step
+from edgellm.cli.suggest import Means, next_step
 from edgellm.config import load_settings
 from edgellm.contracts.engine import Available
 from edgellm.errors import EdgeError, LibraryError
@@ -218,7 +218,8 @@ def _next(report: Report, listing: Listing, paths: Paths) -> str:
     broken = next((problem for problem in report.problems if problem.broken), None)
     if broken is not None:
         return f"mend what is broken: {broken.mend}"
-    step = next_step(listing.manifests, paths, report.figures["memory_free"], report.figures["disk_free"])
+    found = report.figures
+    step = next_step(listing.manifests, paths, Means(found["memory_free"], found["disk_free"], found["cores"]))
     if shutil.which("edgellm") is None:
         return f"{step} (the command is {Path(sys.executable).parent / 'edgellm'} here)"
     return step

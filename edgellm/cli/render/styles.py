@@ -21,10 +21,6 @@ class Styles(msgspec.Struct, frozen=True):
     headings: tuple[str, ...] = ("1;4", "1", "1;3")  # by level; deeper ones look like the last
     code: str = "36"
     code_mark: str = ""  # around code in a line, where it has no colour of its own
-    keyword: str = "35"
-    string: str = "32"
-    digits: str = "36"
-    name: str = "34"
     bullet: str = "•"
     rule: str = "─"
     bar: str = "│"
@@ -35,8 +31,7 @@ def styles_for(stream: TextIO) -> Styles:
     """What this stream can show. Without colour, weight and slant remain: they are no colours."""
     styles = Styles()
     if not has_colour(stream):
-        plain = {"code": "", "code_mark": "`", "keyword": "1", "string": "", "digits": "", "name": ""}
-        styles = msgspec.structs.replace(styles, **plain)
+        styles = msgspec.structs.replace(styles, code="", code_mark="`")
     if not encodes(stream, "•─│┼"):
         styles = msgspec.structs.replace(styles, bullet="*", rule="-", bar="|", cross="+")
     return styles

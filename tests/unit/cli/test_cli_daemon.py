@@ -13,10 +13,10 @@ import pytest
 from cli_fakes import FakeClient, Streams, loaded, put
 
 from edgellm.cli.main import main
-from edgellm.cli.suggest import fitting
+from edgellm.cli.suggest import Means, fitting
 from edgellm.contracts.engine import Available, Unavailable
 from edgellm.errors import EdgeError
-from edgellm.library.catalogue import CatalogueEntry, PypiSource
+from edgellm.library.catalogue_file import Capability, CatalogueEntry, PypiSource, Variant
 from edgellm.library.names import parse_name
 from edgellm.library.store import Store
 from edgellm.paths import default_paths
@@ -180,18 +180,24 @@ def test_doctor_of_a_small_machine(daemon: FakeClient, capsys: Streams, monkeypa
 
 
 def test_a_model_that_fits_is_suggested(home: Path) -> None:
-    entries = [
-        CatalogueEntry(name=parse_name(f"m:{gib}"), title="M", licence="MIT", source=pypi(gib)) for gib in (1, 2, 4, 40)
-    ]
-    sizes = {free: fitting(entries, free << 30, 100 << 30) for free in (2, 3, 5, 16, 500)}
-    assert {free: entry and entry.name.tag for free, entry in sizes.items()} == {
-        2: None, 3: "1", 5: "2", 16: "4", 500: "4",
-    }  # fmt: skip
-    assert fitting(entries, 16 << 30, 2 << 30) == entries[0]
+    """It fits the memory and the disk, and is no larger than what the cores read eight times a second."""
+    entries = [entry(1), entry(2), entry(4), entry(40), entry(3, "embeddings")]
+
+    def suggested(memory: int, disk: int = 100, cores: int = 8) -> str | None:
+        found = fitting(entries, Means(memory << 30, disk << 30, cores))
+        return found and found.name.tag
+
+    assert [suggested(free) for free in (2, 3, 5, 16, 500)] == [None, "1", "2", "4", "4"]
+    assert suggested(16, disk=2) == "1"
+    assert [suggested(16, cores=count) for count in (1, 2, 4)] == ["1", "2", "4"]
 
 
-def pypi(gib: int) -> PypiSource:
-    return PypiSource(package="p", version="1", file="m.gguf", sha256="0" * 64, size=gib << 30)
+def entry(gib: int, capability: Capability = "chat") -> CatalogueEntry:
+    source = PypiSource(package="p", version="1", file="m.gguf", sha256="0" * 64, size=gib << 30)
+    name = parse_name(f"m:{gib}")
+    return CatalogueEntry(
+        name=name, title="M", licence="MIT", variants=(Variant(source=source),), capabilities=(capability,)
+    )
 
 
 def test_doctor_knows_a_daemon_of_another_version(
