@@ -36,6 +36,7 @@ SETTLE_S = 60.0  # for what runs at the end to finish
 HEALTH_S = 5.0  # /health answers within that, whatever else goes on
 GROWTH_MIB = 32  # of the daemon's memory is no leak: allocators keep some
 LEAVES = 0.3  # of the clients go before their answer is whole
+RETRIABLE = ("worker_died", "overloaded", "unavailable")
 REFUSALS = {429: "refused: 429", 503: "refused: 503"}
 HONEST = ("answered", "left", *REFUSALS.values(), "broke off, retriably")
 WORDS = ("the", "sky", "is", "blue", "and", "water", "falls", "down", "from", "grey", "clouds", "in", "spring")
@@ -121,7 +122,7 @@ async def ask(http: httpx2.AsyncClient, body: dict[str, Any], found: Outcomes) -
         return float(wait_s or 0.1)
     if status != 200:
         found.add(f"status {status}", text)
-    elif '"worker_died"' in text:
+    elif any(f'"code":"{code}"' in text for code in RETRIABLE):  # the status was out already: see `hold_s`
         found.add("broke off, retriably")
     elif '"error"' in text or (body["stream"] and not text.endswith("data: [DONE]\n\n")):
         found.add("broke off", text[-300:])

@@ -9,6 +9,7 @@ import threading
 import time
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -119,7 +120,7 @@ class FakeService(Service):
 class Server:
     """The real application under a real uvicorn in a thread of its own."""
 
-    def __init__(self, service: Service, settings: Settings, limits: Limits) -> None:
+    def __init__(self, service: Service, settings: Settings, limits: Limits, key_file: Path | None = None) -> None:
         from edgellm.server.app import build_app
         from edgellm.server.security import Security
         from edgellm.server.web import web_server
@@ -128,9 +129,18 @@ class Server:
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.app = build_app(service, Security.of(settings, TOKEN), limits=limits, shutdown=self._count)
+        self.app = build_app(service, Security.of(settings, TOKEN, key_file), limits=limits, shutdown=self._count)
         self._server = web_server(self.app, limits)
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve([self.socket])), daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve([self.socket])
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
 
     def _count(self) -> None:
         self.shutdowns += 1
@@ -148,9 +158,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(service: Service, settings: Settings | None = None, limits: Limits | None = None) -> Iterator[Server]:
+def serving(
+    service: Service, settings: Settings | None = None, limits: Limits | None = None, key_file: Path | None = None
+) -> Iterator[Server]:
     """A server around `service` while the block runs."""
-    server = Server(service, settings or Settings(), limits or Limits())
+    server = Server(service, settings or Settings(), limits or Limits(), key_file)
     server.start()
     try:
         yield server

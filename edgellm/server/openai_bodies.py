@@ -81,6 +81,10 @@ class Body(SamplingFields, kw_only=True):
     guided_choice: Any = None
     guided_grammar: Any = None
     structured_outputs: Any = None
+    json_schema: Any = None  # llama-server's
+    regex: Any = None  # SGLang's, and what follows
+    ebnf: Any = None
+    structural_tag: Any = None
 
 
 class ChatBody(Body, kw_only=True):
@@ -124,6 +128,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guided_choice": (),
     "guided_grammar": (),
     "structured_outputs": (),
+    "json_schema": (),
+    "regex": (),
+    "ebnf": (),
+    "structural_tag": (),
 }
 _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "tools": ([],),

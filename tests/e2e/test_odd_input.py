@@ -130,7 +130,7 @@ def test_prompts_that_are_refused(prompt: Any, param: str, words: str, http: htt
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_before_the_first_token(stream: bool, served: Served) -> None:
+def test_case_18_a_client_that_leaves_before_the_first_token(stream: bool, served: Served) -> None:
     assert list(served.generate(Text("Hi"), 1))  # loaded
     body = {"model": MODEL, "prompt": f"{stream} colour " * 450, "max_tokens": 9, "stream": stream}
     with pytest.raises(httpx2.ReadTimeout):  # in the midst of some six seconds of prefill

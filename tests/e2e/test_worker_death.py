@@ -81,7 +81,7 @@ class Whole(threading.Thread):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize(("prompt", "reached"), STAGES)
-def test_a_worker_dies_or_hangs(
+def test_case_16_a_worker_dies_or_hangs(
     prompt: Text, reached: Callable[[Event], bool], how: signal.Signals, served: Served
 ) -> None:
     if reached is loads and served.client.ps():
@@ -116,7 +116,7 @@ def test_a_worker_dies_or_hangs(
 
 
 @pytest.mark.parametrize(("prompt", "reached"), STAGES)
-def test_a_daemon_that_is_killed_leaves_no_worker(
+def test_case_17_a_daemon_that_is_killed_leaves_no_worker(
     prompt: Text, reached: Callable[[Event], bool], paths: Paths, tmp_path: Path
 ) -> None:
     with elsewhere(paths, tmp_path) as own, serving(own) as served:
@@ -130,7 +130,7 @@ def test_a_daemon_that_is_killed_leaves_no_worker(
         assert last.error.retriable
 
 
-def test_sigterm_drains(paths: Paths, tmp_path: Path) -> None:
+def test_case_17_sigterm_drains(paths: Paths, tmp_path: Path) -> None:
     with elsewhere(paths, tmp_path) as own, serving(own) as served:
         events = served.generate(SHORT, 60)
         next(event for event in events if decodes(event))
@@ -146,7 +146,7 @@ def test_sigterm_drains(paths: Paths, tmp_path: Path) -> None:
         assert not platform.pid_alive(worker)
 
 
-def test_a_second_signal_cuts_off_and_leaves_no_worker(paths: Paths, tmp_path: Path) -> None:
+def test_case_17_a_second_signal_cuts_off_and_leaves_no_worker(paths: Paths, tmp_path: Path) -> None:
     with elsewhere(paths, tmp_path) as own, serving(own) as served:
         events = served.generate(LONG, 60)
         next(event for event in events if prefills(event))

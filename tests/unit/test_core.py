@@ -138,7 +138,7 @@ def test_a_prompt_that_does_not_fit_names_both_sizes() -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(queue_requests=2), Limits(queue_tokens=25)])
-def test_a_full_queue_refuses_with_a_time_to_come_back(limits: Limits) -> None:
+def test_case_19_a_full_queue_refuses_with_a_time_to_come_back(limits: Limits) -> None:
     made, _ = core(limits=limits)
     for name in ("a", "b"):
         assert made.add(request(name), [1] * 10) == []
@@ -164,7 +164,7 @@ def test_cancelling_ends_it_silently_and_frees_its_room() -> None:
     assert runner.used <= 100 + 20
 
 
-def test_numbers_that_are_not_finite_fail_that_request_only() -> None:
+def test_case_22_numbers_that_are_not_finite_fail_that_request_only() -> None:
     made, runner = core()
     made.add(request("a"), list(range(10)))
     made.add(request("b"), list(range(50, 60)))

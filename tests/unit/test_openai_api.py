@@ -173,7 +173,7 @@ def test_an_unknown_model(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "..\\x", "C:\\x", "\\\\host\\share", "a/../b"])
-def test_names_that_are_paths(server: Server, name: str) -> None:
+def test_case_07_names_that_are_paths(server: Server, name: str) -> None:
     response = post(server, model=name)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_name"
@@ -275,7 +275,7 @@ def test_a_bad_body_is_a_400_not_a_422(server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("script", [(Progress("load", 0.1), 30.0), (START, TextDelta("Hel"), 30.0)])
-def test_a_client_that_vanishes_cancels_its_request(
+def test_case_18_a_client_that_vanishes_cancels_its_request(
     service: FakeService, server: Server, script: tuple[Any, ...], stream: bool
 ) -> None:
     service.script = script

@@ -206,7 +206,7 @@ def test_unknown_fields_and_neutral_values_pass() -> None:
         {"ignore_eos": True},
     ],
 )
-def test_what_would_change_the_answer_is_refused_by_name(fields: dict[str, Any]) -> None:
+def test_case_12_what_would_change_the_answer_is_refused_by_name(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="not supported yet") as caught:
         chat(**fields)
     assert caught.value.param == next(iter(fields))
@@ -314,7 +314,7 @@ def test_the_same_for_completions(fields: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_bad_values_are_refused_by_name(fields: dict[str, Any], param: str) -> None:
+def test_case_11_bad_values_are_refused_by_name(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         chat(**fields)
     assert caught.value.param == param

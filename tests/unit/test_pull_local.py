@@ -181,7 +181,7 @@ def test_what_is_not_a_whole_model_is_refused(case: str, do: Import, tmp_path: P
     assert not paths.models.exists()
 
 
-def test_odd_files_are_refused_at_once(do: Import, tmp_path: Path) -> None:
+def test_case_08_odd_files_are_refused_at_once(do: Import, tmp_path: Path) -> None:
     odd = [Path("/dev/zero")]  # a folder may be a model as its authors publish it
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.gguf")

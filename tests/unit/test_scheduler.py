@@ -244,7 +244,7 @@ def test_the_runners_word_on_room_counts() -> None:
     assert bench.broken == {"c": "no_room"}
 
 
-def test_nan_breaks_one_job_and_its_kv_is_not_kept() -> None:
+def test_case_22_nan_breaks_one_job_and_its_kv_is_not_kept() -> None:
     bench = Bench()
     job = bench.add("a", tokens(20), 10)
     bench.add("b", tokens(20, 50), 10)

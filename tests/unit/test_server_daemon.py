@@ -94,7 +94,7 @@ class Chat(threading.Thread):
                     self.first_word.set()
 
 
-def test_sigterm_lets_running_answers_finish(start: Start, paths: Paths) -> None:
+def test_case_17_sigterm_lets_running_answers_finish(start: Start, paths: Paths) -> None:
     process = start(1.0, "--preload", "fake")
     info = announced(paths, process)
     assert (info.pid, info.version) == (process.pid, "0.1.0")
@@ -123,7 +123,7 @@ def test_answers_that_outlast_the_grace_end_with_an_error(start: Start, paths: P
     assert "unloaded before the answer was complete" in chat.text
 
 
-def test_a_second_signal_does_not_wait(start: Start, paths: Paths) -> None:
+def test_case_17_a_second_signal_does_not_wait(start: Start, paths: Paths) -> None:
     process = start(60.0, shutdown_grace_s=60)
     Chat(announced(paths, process))
     process.send_signal(signal.SIGINT)

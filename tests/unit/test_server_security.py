@@ -111,7 +111,7 @@ def test_hosts_that_are_this_machine(server: Server, host: str) -> None:
         "[::1",
     ],
 )
-def test_hosts_that_are_not(server: Server, host: str) -> None:
+def test_case_01_hosts_that_are_not(server: Server, host: str) -> None:
     before = requests_of(server)
     response = chat(server, {"host": host})
     assert response.status_code == 403
@@ -119,7 +119,7 @@ def test_hosts_that_are_not(server: Server, host: str) -> None:
     assert requests_of(server) == before
 
 
-def test_an_empty_or_missing_host_is_refused(server: Server) -> None:
+def test_case_01_an_empty_or_missing_host_is_refused(server: Server) -> None:
     assert b" 403 " in raw(server, b"GET /health HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n")
     assert b" 403 " in raw(server, b"GET /health HTTP/1.0\r\n\r\n")
 
@@ -148,7 +148,7 @@ def test_loopback_needs_no_key(host: str) -> None:
 @pytest.mark.parametrize(
     "origin", ["https://evil.com", "null", "http://localhost:3000", "file://", "", "http://[::1", "é"]
 )
-def test_other_origins_are_refused_and_get_no_cors_headers(server: Server, origin: str) -> None:
+def test_case_02_other_origins_are_refused_and_get_no_cors_headers(server: Server, origin: str) -> None:
     for method in ("POST", "OPTIONS"):
         response = httpx2.request(
             method,
@@ -188,7 +188,7 @@ def test_all_origins_at_once_cannot_be_allowed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
-def test_only_json_is_a_request(server: Server, kind: str) -> None:
+def test_case_03_only_json_is_a_request(server: Server, kind: str) -> None:
     before = requests_of(server)
     for path in ("/v1/chat/completions", "/edgellm/v1/stop", "/edgellm/v1/shutdown"):
         response = httpx2.post(
@@ -206,7 +206,7 @@ def test_json_with_a_charset_is_json(server: Server) -> None:
 # -- keys --------------------------------------------------------------------------------------------
 
 
-def test_every_route_but_health_needs_a_key(locked: Server) -> None:
+def test_case_04_every_route_but_health_needs_a_key(locked: Server) -> None:
     routes = routes_of(locked.app)
     paths = {path for _, path in routes}
     assert {"/health", "/metrics", "/v1/models/{name:path}", "/edgellm/v1/shutdown"} <= paths
@@ -243,14 +243,14 @@ def test_keys_that_open(locked: Server, headers: dict[str, str]) -> None:
         {"x-api-key": ""},
     ],
 )
-def test_keys_that_do_not(locked: Server, headers: dict[str, str]) -> None:
+def test_case_05_keys_that_do_not(locked: Server, headers: dict[str, str]) -> None:
     response = chat(locked, headers)
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
     assert response.json()["error"]["code"] == "unauthorized"
 
 
-def test_keys_share_no_cached_prompts(locked: Server) -> None:
+def test_case_14_keys_share_no_cached_prompts(locked: Server) -> None:
     native = {"id": "", "model": "fake", "prompt": {"type": "text", "text": "hi"}, "cache_key": "somebody else's"}
     chat(locked, {"x-api-key": KEY})
     chat(locked, {"authorization": f"Bearer {TOKEN}"})
@@ -279,7 +279,7 @@ def test_keys_are_kept_as_hashes_only() -> None:
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-def test_a_body_that_says_it_is_too_large(server: Server) -> None:
+def test_case_13_a_body_that_says_it_is_too_large(server: Server) -> None:
     before = time.monotonic()
     answer = raw(server, HEAD + b"Connection: close\r\nContent-Length: 1000000000\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -287,7 +287,7 @@ def test_a_body_that_says_it_is_too_large(server: Server) -> None:
     assert time.monotonic() - before < 3
 
 
-def test_a_chunked_body_that_does_not(server: Server) -> None:
+def test_case_13_a_chunked_body_that_does_not(server: Server) -> None:
     chunk = b"2710\r\n" + b" " * 10_000 + b"\r\n"
     answer = raw(server, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 12, timeout=2)
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -301,26 +301,26 @@ def test_a_client_that_sends_everything_first_still_reads_the_413(server: Server
     assert chat(server).status_code == 200
 
 
-def test_json_that_is_too_deep(server: Server) -> None:
+def test_case_13_json_that_is_too_deep(server: Server) -> None:
     for body in (b'{"x":' + b"[" * 45_000, b'{"tools":' + b"[" * 40_000 + b"]" * 40_000 + b"}"):
         response = chat(server, {"content-type": "application/json"}, content=body, json=None)
         assert response.status_code == 400
         assert "nested too deeply" in response.json()["error"]["message"]
 
 
-def test_too_many_headers(server: Server) -> None:
+def test_case_13_too_many_headers(server: Server) -> None:
     many = b"".join(b"X-%d: y\r\n" % index for index in range(10_000))
     for headers in (many, many[:2000]):
         head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         assert raw(server, head + headers + b"\r\n").startswith(b"HTTP/1.1 431 ")
 
 
-def test_a_head_that_never_ends(server: Server) -> None:
+def test_case_13_a_head_that_never_ends(server: Server) -> None:
     answer = raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 1_000_000)
     assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""  # reset before it could be read
 
 
-def test_a_head_that_comes_byte_by_byte(server: Server) -> None:
+def test_case_13_a_head_that_comes_byte_by_byte(server: Server) -> None:
     before = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         threading.Thread(target=_drip, args=(connection, b"GET /health HTTP/1.1\r\nX-Slow: " + b"y" * 200)).start()
@@ -340,7 +340,7 @@ def test_a_slow_head_on_a_used_connection(server: Server) -> None:
         assert _all(connection).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_body_that_comes_byte_by_byte(server: Server) -> None:
+def test_case_13_a_body_that_comes_byte_by_byte(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
         threading.Thread(target=_drip, args=(connection, b" " * 200)).start()
@@ -461,7 +461,7 @@ def _drip(connection: socket.socket, data: bytes) -> None:
         pass
 
 
-def test_a_reader_that_stops_reading_loses_its_stream_and_nobody_else_waits() -> None:
+def test_case_20_a_reader_that_stops_reading_loses_its_stream_and_nobody_else_waits() -> None:
     endless: list[Step] = [Started(7, 3, 42), *[TextDelta("x" * 20_000)] * 2_000]  # more than kernels buffer
     service = FakeService(endless)
     with serving(service, limits=quick(write_s=0.5)) as server:

@@ -165,7 +165,7 @@ def test_a_damaged_manifest_is_reported_and_hides_nothing(case: str, store: Stor
     "digest",
     ["sha256:../../etc/passwd", "sha256:" + "0" * 63, "sha256:" + "0" * 65, "sha256:" + "0" * 64 + "\n"],
 )
-def test_a_digest_is_never_a_path(digest: str, store: Store, paths: Paths) -> None:
+def test_case_06_a_digest_is_never_a_path(digest: str, store: Store, paths: Paths) -> None:
     put(store, paths, "a")
     file = manifest_file(paths, "a")
     content = json.loads(file.read_text())

@@ -194,7 +194,7 @@ def test_a_command_that_cannot_start() -> None:
 
 
 @pytest.mark.parametrize("how", ["load", "die-prefill", "die-decode", "garbage"])
-def test_death_fails_its_requests_at_once_and_the_next_is_served(
+def test_case_16_death_fails_its_requests_at_once_and_the_next_is_served(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
@@ -265,7 +265,7 @@ def test_a_closed_pipe_is_an_end_though_the_process_lives() -> None:
 
 
 @pytest.mark.parametrize("how", ["load", "stop-prefill", "stop-decode"])
-def test_a_hang_is_noticed_by_silence(how: str, tmp_path: Path) -> None:
+def test_case_16_a_hang_is_noticed_by_silence(how: str, tmp_path: Path) -> None:
     async def test() -> None:
         options: dict[str, Any] = {"load": "stop", "bad_starts": 1} if how == "load" else {}
         async with model(starts=str(tmp_path / "starts"), **options) as it:
@@ -491,7 +491,7 @@ def test_an_engine_s_own_failure_is_passed_on() -> None:
     run(test)
 
 
-def test_a_slow_reader_is_ended_and_the_others_keep_pace() -> None:
+def test_case_20_a_slow_reader_is_ended_and_the_others_keep_pace() -> None:
     async def test() -> None:
         async with model() as it:
             await answer(it, "echo warm")
@@ -619,7 +619,7 @@ def test_native_prints_go_to_the_log_and_not_between_frames(tmp_path: Path) -> N
 # -- nothing left behind -----------------------------------------------------------------------------
 
 
-def test_300_requests_with_cancels_and_kills_leave_nothing() -> None:
+def test_case_23_300_requests_with_cancels_and_kills_leave_nothing() -> None:
     async def one(it: LocalModel, draw: random.Random) -> str:
         verb = draw.choice(["echo a b c", "slow 30", "slow 60", "flood 20"])
         give_up_after = draw.choice([None, None, 0, 3])

@@ -47,7 +47,7 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) CONDITION %}BODY{% e
         "{{ ([[1, 2, 3]] * 90000) | sum(start=[]) | length }}",
     ],
 )
-def test_endless_work_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_10_endless_work_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENDER_S", 0.1)
     started = time.thread_time()
     assert "was stopped: it " in stopped(source)
@@ -174,7 +174,7 @@ def test_memory_made_in_many_parts_counts_too(value: str) -> None:
         "{{ 'a'() }}",
     ],
 )
-def test_what_is_not_a_templates_business_is_refused(source: str) -> None:
+def test_case_10_what_is_not_a_templates_business_is_refused(source: str) -> None:
     assert "not allowed" in stopped(source)
 
 

@@ -1,0 +1,202 @@
+"""Cases 16, 18, 20 and 23 over HTTP: real processes that die, hang or flood, under the real service and supervision."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+from fake_service import quick
+from process_service import MODEL, Processes, processes, until
+
+from edgellm.config import Settings
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+
+@pytest.fixture
+def running(home: Path) -> Iterator[Processes]:
+    with processes() as running:
+        yield running
+
+
+def head_of(body: dict[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(content) + content
+
+
+# -- 16: death and hang ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "within_s"), [("die-prefill", 1.0), ("die-decode", 1.0), ("stop-decode", 3.0)])
+def test_case_16_a_dying_worker_is_a_retriable_503_and_health_and_metrics_say_so(
+    how: str, within_s: float, running: Processes
+) -> None:
+    assert running.ask("echo warm").json()["choices"][0]["text"] == "warm "
+    began = time.monotonic()
+    failed = running.ask(how)
+    assert time.monotonic() - began < within_s
+    error = failed.json()["error"]
+    assert (failed.status_code, error["code"]) == (503, "worker_died")
+    assert failed.headers["x-should-retry"] == "true"
+    assert f"edgellm logs {MODEL}" in error["message"] or how == "stop-decode"
+    health = running.health()
+    assert health["status"] in ("degraded", "loading")
+    assert health["models"][MODEL]["state"] in ("restarting", "loading")
+    assert running.metric("edgellm_model_ready") == 0
+    assert running.ask("echo better").status_code == 200
+    assert running.health()["status"] == "ok"
+    assert running.metric("edgellm_worker_restarts_total") == 1
+    assert running.metric("edgellm_http_responses_total") > 4
+
+
+def test_case_16_death_while_loading(home: Path, tmp_path: Path) -> None:
+    with processes(load="die", bad_starts=1, starts=str(tmp_path / "starts")) as running:
+        assert running.ask("echo x").json()["error"]["code"] == "worker_died"
+        assert running.ask("echo x").status_code == 200
+
+
+def test_case_16_a_stream_that_breaks_off_says_so_in_the_stream(running: Processes) -> None:
+    response = running.ask("die-decode", stream=True)
+    assert response.status_code == 200
+    last = json.loads(response.text.strip().split("\n\n")[-1].removeprefix("data: "))
+    assert last["error"]["code"] == "worker_died"
+    assert "[DONE]" not in response.text
+
+
+# -- 18: clients that vanish -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["hang", "slow 100000"])
+def test_case_18_a_vanished_client_frees_its_sequence_within_a_second(
+    prompt: str, stream: bool, running: Processes
+) -> None:
+    running.ask("echo warm")
+    with socket.create_connection(("127.0.0.1", running.server.port)) as connection:
+        connection.sendall(head_of(running.body(prompt) | {"stream": stream}))
+        until(lambda: running.metric("edgellm_kv_used") > 0 or running.model["waiting"] > 0)
+    assert until(lambda: running.model["running"] + running.model["waiting"] == 0) < 1.0
+    assert until(lambda: running.metric("edgellm_kv_used") == 0) < 1.0
+    assert running.metric("edgellm_requests_total") == 2
+
+
+# -- 19: while it loads ------------------------------------------------------------------------------
+
+
+def test_case_19_more_than_may_wait_for_a_load_is_a_503_with_a_time_to_come_back(home: Path) -> None:
+    with processes(Settings(queue_requests=3), load_s=1.5) as running, ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda number: running.ask(f"echo {number}"), range(6)))
+        assert Counter(answer.status_code for answer in answers) == {200: 3, 503: 3}
+        for answer in answers:
+            if answer.status_code == 503:
+                assert int(answer.headers["retry-after"]) >= 1
+                assert "is being loaded" in answer.json()["error"]["message"]
+        assert running.health()["status"] == "ok"
+
+
+# -- 20: slow readers --------------------------------------------------------------------------------
+
+
+def test_case_20_a_slow_reader_is_ended_and_others_keep_their_pace(home: Path) -> None:
+    with processes(limits=quick(write_s=1.0)) as running:
+        running.ask("echo warm")
+        alone = timed(running)
+        with socket.create_connection(("127.0.0.1", running.server.port)) as reader:
+            reader.sendall(head_of(running.body("flood 20000") | {"stream": True}))
+            until(lambda: running.model["running"] == 1)
+            assert timed(running) < 3 * alone + 2.0  # not once the flood is over: that would be tens of seconds
+            until(lambda: running.model["running"] == 0, 30.0)  # more than a mebibyte waits: the worker is told to stop
+            assert running.health()["status"] == "ok"
+        assert until(lambda: running.server.app.state.front.running == 0, 5.0) < 5.0
+
+
+def timed(running: Processes) -> float:
+    began = time.monotonic()
+    assert running.ask("slow 100").status_code == 200
+    return time.monotonic() - began
+
+
+# -- 23: nothing stays behind ------------------------------------------------------------------------
+
+
+def one(running: Processes, http: httpx2.Client, number: int) -> str:
+    """One request to its end, or to where its client loses patience."""
+    dice = random.Random(number)
+    prompt = dice.choice(["echo a b c", "slow 20", "slow 60", "flood 20", "hang"])
+    leave_s = 0.1 if prompt == "hang" else dice.choice([None, None, None, 0.02, 0.1])
+    body = running.body(prompt) | {"stream": dice.random() < 0.6, "priority": dice.choice((-1, 0, 10))}
+    try:
+        response = http.post("/v1/completions", json=body, timeout=30 if leave_s is None else leave_s)
+    except httpx2.TimeoutException:
+        return "left" if leave_s is not None else "hung"
+    if response.status_code == 200 and '"error"' not in response.text:
+        return "answered"
+    code: str = "worker_died" if "worker_died" in response.text else str(response.status_code)
+    return code
+
+
+def shower(running: Processes, count: int, kill_every: int) -> Counter[str]:
+    """`count` requests of 16 clients; the worker is killed after every so many."""
+    found: Counter[str] = Counter()
+    lock = threading.Lock()
+    with httpx2.Client(base_url=running.server.url, trust_env=False) as http, ThreadPoolExecutor(16) as pool:
+
+        def run(number: int) -> None:
+            outcome = one(running, http, number)
+            with lock:
+                found[outcome] += 1
+                kill = sum(found.values()) % kill_every == 0
+            pid = running.model["pid"] if kill else None
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+
+        list(pool.map(run, range(count)))
+    return found
+
+
+def held() -> dict[str, int]:
+    """By this process, in which the server runs, and its children."""
+    me = psutil.Process()
+    return {"descriptors": me.num_fds(), "threads": me.num_threads(), "children": len(me.children(recursive=True))}
+
+
+def leaves_nothing(running: Processes, count: int, kill_every: int) -> None:
+    shower(running, 60, 40)  # what grows once: pools, imports, a worker
+    running.ask("echo rest")
+    before, memory = held(), psutil.Process().memory_info().rss
+    found = shower(running, count, kill_every)
+    assert set(found) <= {"answered", "left", "worker_died"}, found
+    assert min(found["answered"], found["left"], found["worker_died"]) > 0, found
+    assert running.ask("echo rest").status_code == 200
+    until(lambda: running.model["running"] + running.model["waiting"] == 0)
+    until(lambda: running.metric("edgellm_kv_used") == 0)
+    deadline = time.monotonic() + 10
+    while any(now > before[name] for name, now in held().items()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    after = held()
+    assert {name: max(before[name], now) for name, now in after.items()} == before
+    assert psutil.Process().memory_info().rss - memory < 48 << 20
+    assert running.server.app.state.front.running == 0
+
+
+@pytest.mark.slow
+def test_case_23_2000_requests_with_cancels_and_kills_leave_nothing_behind(running: Processes) -> None:
+    leaves_nothing(running, 2000, 150)
+
+
+def test_case_23_120_requests_with_cancels_and_kills_leave_nothing_behind(running: Processes) -> None:
+    leaves_nothing(running, 120, 40)
