@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 import threading
 import time
-from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -62,6 +62,7 @@ class FakeService(Service):
     def __init__(self, script: Sequence[Step] = HELLO) -> None:
         self.script: Sequence[Step] = script
         self.requests: list[GenerateRequest] = []
+        self.embeddings: list[EmbedRequest] = []
         self.closed: list[float] = []  # monotonic
         self.entered = threading.Event()
         self.over = asyncio.Event()
@@ -95,9 +96,10 @@ class FakeService(Service):
                 self.closed.append(time.monotonic())
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[Event, None]:
-        size = len(request.inputs)
-        yield Embedded(array("f", [0.0, 0.6, 0.8] * size).tobytes(), 3)
-        yield Finished(Usage(2 * size, 0), Timings(0.0, 0.0, 0.0, 0.0))
+        """Every vector is (0.6, 0.8, 0), every text has three tokens."""
+        self.embeddings.append(request)
+        yield Embedded(struct.pack("<3f", 0.6, 0.8, 0.0) * len(request.inputs), 3)
+        yield Finished(Usage(3 * len(request.inputs), 0), Timings(0.01, 0.1, 0.0, 0.11))
 
     def loaded(self) -> list[LoadedModel]:
         return [LOADED]

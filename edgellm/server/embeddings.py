@@ -17,6 +17,7 @@ from edgellm.server.body import decode
 
 INPUTS = 2048  # of one request, as OpenAI has it
 
+Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Format = Literal["float", "base64"]
 
 
@@ -24,7 +25,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     """`input`: a text, several, the token ids of one, or of several."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
-    input: str | list[str | int | list[int]]
+    input: str | list[str | int | list[Token]]
     encoding_format: Format | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     user: Any = None
@@ -79,9 +80,10 @@ async def answer(events: AsyncIterator[Event], model: str, asked: AskedVectors) 
     raise GenerationFailed("the answer ended without vectors")
 
 
-def _inputs(given: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
-    if isinstance(given, list) and given and all(_is_token(item) for item in given):
-        return (tuple(given),)
+def _inputs(given: str | list[str | int | list[int]]) -> tuple[str | tuple[int, ...], ...]:
+    ids = [item for item in given if isinstance(item, int)]
+    if ids and len(ids) == len(given):
+        return (_input(ids, "input"),)
     several = [given] if isinstance(given, str) else given
     if not several:
         raise InvalidRequest("input must not be empty", param="input")
@@ -90,18 +92,17 @@ def _inputs(given: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
     return tuple(_input(item, "input" if given is item else f"input[{i}]") for i, item in enumerate(several))
 
 
-def _input(item: Any, where: str) -> str | tuple[int, ...]:
-    if isinstance(item, str) and item:
-        return item
-    if isinstance(item, list) and item and all(_is_token(token) for token in item):
-        return tuple(item)
-    if item in ("", []):
+def _input(item: str | int | list[int], where: str) -> str | tuple[int, ...]:
+    if isinstance(item, int):
+        raise InvalidRequest(f"{where}: token ids beside texts belong in a list of their own", param=where)
+    if not item:
         raise InvalidRequest(f"{where} must not be empty", param=where)
-    raise InvalidRequest(f"{where}: expected a text or a list of token ids", param=where)
-
-
-def _is_token(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**31
+    if isinstance(item, str):
+        return item
+    bad = next((token for token in item if not 0 <= token < 2**31), None)
+    if bad is not None:
+        raise InvalidRequest(f"{where}: {bad} is not a token id", param=where)
+    return tuple(item)
 
 
 def check_dimensions(wanted: int | None, made: int, model: str) -> None:
@@ -123,7 +124,7 @@ def _item(index: int, raw: bytes, form: Format) -> dict[str, Any]:
 
 
 def _floats(raw: bytes) -> list[float]:
-    """Shortest decimals that give the same float32 back."""
+    """Nine digits give the same float32 back."""
     numbers = array("f")
     numbers.frombytes(raw)
     return [float(f"{number:.9g}") for number in numbers]

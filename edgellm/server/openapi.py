@@ -225,6 +225,10 @@ def _describe_limits(components: Document) -> None:
     completion["best_of"]["description"] = "Not below n, and above 1 not with stream"
     components["StopBody"]["properties"]["model"] = components["EmbeddingsBody"]["properties"]["model"] = _NAME
     components["EmbeddingsBody"]["properties"]["input"] = _INPUT
+    components["EmbeddingsBody"]["properties"]["dimensions"] = {
+        "type": "null",
+        "description": "Vectors are not cut: the model's own number is taken, and no other",
+    }
     message = components[ChatMessage.__name__]
     message["properties"]["role"] = {"enum": list(ROLES)}
     message["properties"]["content"] = {"anyOf": [{"type": "string"}, _PARTS]}
