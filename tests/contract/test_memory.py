@@ -19,6 +19,7 @@ from edgellm.formats.gguf import read_model
 from edgellm.formats.gguf_types import TENSOR_TYPES
 
 REPORTER = Path(__file__).parent.parent / "llamacpp_memory.py"
+MEASURE = Path(__file__).parent.parent.parent / "benchmarks" / "memory.py"
 LARGE = Size(
     layers=3, width=2048, ffn=4096, heads=16, kv_heads=4, head=128, vocabulary=64_000, experts=16, used=4, weight=2
 )
@@ -97,3 +98,20 @@ def test_a_shared_embedding_counts_twice_where_the_output_is_rearranged(tmp_path
     told = reported(path, 256, 1, 64)
     needs = cost_model(read_model(path), "f16").needs(256, 1, 64)
     assert needs.weights / MIB == pytest.approx(told["weights"], rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("which", ["smollm2", "gemma3"])
+def test_a_whole_worker_takes_what_was_planned(which: str, request: pytest.FixtureRequest) -> None:
+    """Three contexts, two KV types, a process of its own for each: within a tenth."""
+    path: Path = request.getfixturevalue(which)
+    command = [sys.executable, str(MEASURE), str(path), "--json", "--prompt", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(done.stdout)
+    assert {(row["context"], row["kv_type"]) for row in rows} == {
+        (context, kv_type) for context in (2048, 4096, 8192) for kv_type in ("f16", "q8_0")
+    }
+    for row in rows:
+        assert row["predicted"] == pytest.approx(row["taken"], rel=0.1), row
