@@ -21,6 +21,19 @@ LOG_BYTES = 4 * 1024 * 1024  # a log that is longer starts anew
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+# -- what the disk gives ----------------------------------------------------------------------------
+
+
+def forget_cached(descriptor: int, offset: int, length: int) -> bool:
+    """Drop the system's copy of a part of a file, so that the next read comes from the disk; False if it cannot."""
+    if not hasattr(os, "posix_fadvise"):
+        return False
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+        return True
+    return False
+
+
 # -- files only this user may read -------------------------------------------------------------------
 
 

@@ -16,6 +16,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def rate(bytes_s: float) -> str:
+    """Bytes a second as "31 MiB/s" or "2.1 GiB/s"."""
+    return f"{size(int(bytes_s))}/s"
+
+
 def parameters(count: int) -> str:
     """A parameter count as "135M", "4.0B" or "120B"."""
     if count >= 99_950_000_000:

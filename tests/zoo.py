@@ -31,12 +31,15 @@ Parts = tuple[list[Key], list[Tensor]]
 Maker = Callable[[Size], Parts]
 
 
-def write(folder: Path, architecture: str, size: Size | None = None) -> Path:
-    """The model of that name; takes no room on disk but for its header."""
+def write(folder: Path, architecture: str, size: Size | None = None, *, tokenizer: str = "none") -> Path:
+    """The model of that name; takes no room on disk but for its header.
+
+    It has no vocabulary, whatever `tokenizer` says: with another than "none" it can be planned for, not loaded.
+    """
     size = size or Size()
     keys, tensors = ZOO[architecture](size)
     path = folder / f"{architecture}.gguf"
-    keys = [*_common(architecture, size), *keys]
+    keys = [*_common(architecture, size, tokenizer), *keys]
     infos, data = b"", 0
     for name, kind, shape in tensors:
         infos += tensor_info(name, kind, shape, data)
@@ -46,10 +49,10 @@ def write(folder: Path, architecture: str, size: Size | None = None) -> Path:
     return path
 
 
-def _common(architecture: str, size: Size) -> list[Key]:
+def _common(architecture: str, size: Size, tokenizer: str) -> list[Key]:
     return [
         key("general.architecture", STRING, architecture),
-        key("tokenizer.ggml.model", STRING, "none"),
+        key("tokenizer.ggml.model", STRING, tokenizer),
         key(f"{architecture}.vocab_size", U32, size.vocabulary),
         key(f"{architecture}.context_length", U32, size.context),
         key(f"{architecture}.block_count", U32, size.layers),

@@ -108,6 +108,29 @@ def show(name: options.ModelName, json: options.Json = False) -> None:
 
 
 @app.command()
+def plan(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A model in the store or the catalogue, or a GGUF file here.")
+    ],
+    context: Annotated[
+        int | None, typer.Option("--context", "--ctx", metavar="TOKENS", help="Longest conversation.")
+    ] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", help="Conversations computed at once.")] = None,
+    kv: Annotated[
+        str | None, typer.Option("--kv", metavar="TYPE", help="How keys and values are stored: f16, q8_0, …")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", metavar="NAME", help="Count in a model that guesses for it.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Say what memory a model would take here, and the longest context that fits."""
+    from edgellm.cli.plan import show_plan
+
+    show_plan(name, draft, {"context": context, "max_sequences": parallel, "kv_type": kv}, json=json)
+
+
+@app.command()
 def rm(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Models to remove.")],
     json: options.Json = False,

@@ -6,6 +6,7 @@ plan that the daemon would load with, from the same function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -131,6 +132,22 @@ def draft_total(needs: Needs | None) -> int:
     return 0 if needs is None else needs.total - needs.process
 
 
+def longest_context(cost: CostModel, settings: Settings, budget: int, trained: int | None) -> int:
+    """The longest single context of a model that fits in `budget` bytes, weights and all; 0: none."""
+    return _longest(lambda capacity: cost.needs(capacity, *shape(settings, capacity)).total <= budget, trained)
+
+
+def _longest(fits: Callable[[int], bool], trained: int | None) -> int:
+    most = trained or LONGEST_CONTEXT
+    if fits(most):
+        return most
+    low, high = 0, most // _CONTEXT_STEP + 1  # in blocks: the first fits (or is none), the second does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * _CONTEXT_STEP) else (low, middle)
+    return low * _CONTEXT_STEP
+
+
 class _Planner:
     """One decision: what fits into `room`."""
 
@@ -172,14 +189,7 @@ class _Planner:
 
     def longest(self) -> int:
         """The longest single context that fits, in whole blocks unless it is all that the model was trained for."""
-        most = self.trained or LONGEST_CONTEXT
-        if self._fits(most):
-            return most
-        low, high = 0, most // _CONTEXT_STEP + 1  # in blocks: the first fits (or is none), the second does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(middle * _CONTEXT_STEP) else (low, middle)
-        return low * _CONTEXT_STEP
+        return _longest(self._fits, self.trained)
 
     def _context(self) -> int:
         asked, trained = self.settings.context, self.trained
