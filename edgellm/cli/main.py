@@ -90,10 +90,16 @@ def convert(
 @app.command("list")
 def list_(
     sort: Annotated[str, typer.Option("--sort", help="name, params, size, context or used.")] = "name",
+    partial: Annotated[bool, typer.Option("--partial", help="List pulls that can go on, instead.")] = False,
     json: options.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print names only.")] = False,
 ) -> None:
-    """List the models in the store."""
+    """List the models in the store, or unfinished pulls."""
+    if partial:
+        from edgellm.cli.partial import list_partial
+
+        list_partial(json=json, quiet=quiet)
+        return
     from edgellm.cli.models import list_models
 
     list_models(sort, json=json, quiet=quiet)
@@ -140,6 +146,14 @@ def rm(
     from edgellm.cli.models import remove_models
 
     remove_models(names, json=json, quiet=quiet)
+
+
+@app.command()
+def prune(json: options.Json = False, quiet: options.Quiet = False) -> None:
+    """Delete what unfinished pulls and removed models left behind."""
+    from edgellm.cli.partial import prune_store
+
+    prune_store(json=json, quiet=quiet)
 
 
 @app.command()

@@ -182,6 +182,12 @@ class Store:
                 path.parent.rmdir()  # when it was the last tag
             return self._drop_unused(digests)
 
+    def prune(self) -> int:
+        """Delete contents that no name mentions; the bytes freed."""
+        with disk_errors("cannot prune the store"), self._locked():
+            found = {path.name.replace("-", ":", 1) for path in self._blobs.glob("sha256-*")}
+            return self._drop_unused(found)
+
     def refuse_conflict(self, name: ModelName, files: tuple[StoredFile, ...]) -> None:
         """Raise InvalidRequest if `name` stands for other contents of another origin."""
         try:

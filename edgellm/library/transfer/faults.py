@@ -73,7 +73,7 @@ def network_fault(error: Exception, host: str) -> Trouble | EdgeError:
     name = type(error).__name__
     for each in chain:
         if isinstance(each, ssl.SSLCertVerificationError):
-            why = each.verify_message or str(each)
+            why = getattr(each, "verify_message", "") or str(each)
             return DownloadFailed(f"the certificate of {host} is not trusted here: {why}", hint=_CERTIFICATES)
         if isinstance(each, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(each):
             return DownloadFailed(

@@ -1,0 +1,76 @@
+"""list --partial and prune."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_fakes import FakeClient, Streams, put
+from filelock import FileLock
+
+from edgellm.cli.main import main
+from edgellm.library.jobs import Job, JobFile, write_job
+from edgellm.library.store import Store
+from edgellm.library.transfer.ranges import RangeTable
+from edgellm.paths import default_paths
+
+
+@pytest.fixture
+def half(home: Path) -> Path:
+    """An unfinished pull of 300 bytes, 100 of them here."""
+    folder = default_paths().models / "partial" / ("0" * 64)
+    folder.mkdir(parents=True)
+    write_job(folder, Job("hf:org/repo:m.gguf", "m:latest", (JobFile("m.gguf", 300, "0" * 64),)))
+    table = RangeTable(folder / "0.ranges", 300, 128)
+    table.add(0, b"x" * 100)
+    table.close()
+    (folder / "0.part").write_bytes(b"x" * 300)
+    return folder
+
+
+def test_unfinished_pulls_are_listed(half: Path, daemon: FakeClient, capsys: Streams) -> None:
+    assert main(["list", "--partial"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == [
+        "m:latest",
+        "100",
+        "B",
+        "300",
+        "B",
+        "just",
+        "now",
+        "edgellm",
+        "pull",
+        "hf:org/repo:m.gguf",
+    ]
+    with FileLock(f"{half}.lock"):
+        assert main(["list", "--partial", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["partial"]
+    assert (found["name"], found["done"], found["total"], found["running"]) == ("m:latest", 100, 300, True)
+    assert main(["list", "--partial", "-q"]) == 0
+    assert capsys.readouterr().out == "m:latest\n"
+    assert main(["list"]) == 0  # no model yet
+    assert capsys.readouterr().out == ""
+
+
+def test_prune_leaves_what_is_used(half: Path, daemon: FakeClient, capsys: Streams) -> None:
+    kept = put("kept")
+    orphan = default_paths().models / "blobs" / f"sha256-{'1' * 64}"
+    orphan.write_bytes(b"y" * 2048)
+    with FileLock(f"{half}.lock"):
+        assert main(["prune"]) == 0
+    assert half.exists()  # somebody works on it
+    assert capsys.readouterr().err == "2 KiB freed\n"
+    assert main(["prune", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["freed"] > 0
+    assert not half.exists()
+    assert Store(default_paths()).model_path(kept).exists()
+    assert main(["prune"]) == 0
+    assert capsys.readouterr().err == "nothing to prune\n"
+
+
+def test_nothing_unfinished(daemon: FakeClient, capsys: Streams) -> None:
+    assert main(["list", "--partial"]) == 0
+    assert capsys.readouterr() == ("", "no unfinished pulls\n")
+    assert main(["prune"]) == 0
