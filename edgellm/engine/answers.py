@@ -65,8 +65,9 @@ class Choice:
 class Answer:
     """All choices of a request. With `best_of`, nothing is told before the best are known."""
 
-    def __init__(self, request: GenerateRequest, accepted: float, dropped: int = 0) -> None:
+    def __init__(self, request: GenerateRequest, accepted: float, *, keep: int = 0, dropped: int = 0) -> None:
         self.request = request
+        self.keep = keep  # tokens at the beginning that stay when the context slides
         self.dropped = dropped  # tokens of the prompt that were left out
         self.accepted = accepted
         self.announced = False

@@ -22,6 +22,7 @@ from edgellm.engine.text import Piece
 from edgellm.engine.warmup import warm_up
 from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
 
+SLIDING_CONTEXTS = 4  # longest answer, in contexts, where old tokens may slide out and nothing else limits it
 MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
 
 
@@ -64,7 +65,7 @@ class EngineCore:
         if not isinstance(prompt, EncodedPrompt):
             prompt = EncodedPrompt(list(prompt))
         now = time.monotonic()
-        answer = Answer(request, now, prompt.dropped)
+        answer = Answer(request, now, keep=prompt.keep, dropped=prompt.dropped)
         try:
             self._check_queue(len(prompt.tokens))
             room = self._room(request, len(prompt.tokens))
@@ -130,7 +131,7 @@ class EngineCore:
                 hint="shorten it, raise the context (--context) up to what the model was trained for, or pick another",
                 param="messages",
             )
-        room = context - prompt
+        room = SLIDING_CONTEXTS * context if request.sliding else context - prompt
         return room if request.max_tokens is None else min(request.max_tokens, room)
 
     # -- stepping --------------------------------------------------------------------------------
@@ -181,7 +182,14 @@ class EngineCore:
             return self._finish(choice, "stop", piece)
         if choice.taken >= choice.job.max_tokens:
             return self._finish(choice, "length", piece)
-        return choice.answer.tell(choice, choice.deltas(piece))
+        return choice.answer.tell(choice, [*choice.deltas(piece), *self._slide(choice)])
+
+    def _slide(self, choice: Choice) -> list[Event]:
+        """Where the context is full and the request allows it, the oldest tokens are forgotten."""
+        job, answer = choice.job, choice.answer
+        if not answer.request.sliding or len(job.tokens) < self._runner.info.context:
+            return []
+        return [Slid(self.scheduler.slide(job, answer.keep), job.sample.choice)]
 
     def _finish(self, choice: Choice, reason: FinishReason, *pieces: Piece) -> list[Event]:
         del self._choices[choice.job]

@@ -108,6 +108,23 @@ class Scheduler:
         if not self.active and not self.waiting:
             self.cache.settle()
 
+    def slide(self, job: Job, keep: int) -> int:
+        """Forget half of what a job holds after its first `keep` tokens; the rest is computed again. Returns how many.
+
+        Computed, not moved: a token's KV depends on all before it, and no engine need know how to turn positions.
+        """
+        dropped = (len(job.tokens) - keep) // 2
+        kept = job.tokens[:keep]
+        if job.sequence is not None and self.cache.give_back(job.sequence, kept, job.key):
+            job.computed = keep
+        elif job.sequence is not None:
+            self.active.remove(job)
+            self._release(job, keep=False)
+            self.waiting.append(job)
+        job.tokens = kept + job.tokens[keep + dropped :]
+        job.guesses = None
+        return dropped
+
     @property
     def idle(self) -> bool:
         return not (self.waiting or self.active)

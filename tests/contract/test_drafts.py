@@ -1,78 +1,94 @@
-"""What every TokenRunner promises of drafts: the tokens are those that would have come without, and so is the state."""
+"""Drafts: a runner draws what it would have drawn one token at a time, keeps what came true and drops the rest."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
-from contract.driving import GREEDY, WARM, append, prompt, step
+from contract.driving import GREEDY, WARM, answer, append, prompt, step
 from contract.engines import Engine
-from msgspec.structs import replace
 
-from edgellm.contracts.engine import Row, SampleSpec, TokenRunner
+from edgellm.contracts.engine import Result, Row, SampleSpec, TokenRunner
 
-COUNT = 12
-SPECS = {
-    "greedy": GREEDY,
-    "warm": WARM,
-    "penalties": replace(WARM, repeat_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3, repeat_last_n=20),
-    "dry": replace(WARM, temperature=0.5, dry_multiplier=0.8, dry_allowed_length=1),
-    "mirostat": replace(WARM, mirostat=2, mirostat_tau=3.0, logprobs=1),
-    "xtc": replace(WARM, xtc_probability=0.5, xtc_threshold=0.02, typical_p=0.95, min_p=0.01),
-}
+COUNT = 24
 
 
-class Driver:
-    """One sequence, token by token or with drafts."""
-
-    def __init__(self, runner: TokenRunner, sequence: int, ids: list[int], spec: SampleSpec) -> None:
-        self.runner, self.sequence, self.spec = runner, sequence, spec
-        self.tokens = list(ids)
-        self.prompt = len(ids)
-        self.carry = 0.0
-        self.steps = 0
-        append(runner, sequence, 0, ids[:-1])
-
-    @property
-    def drawn(self) -> list[int]:
-        return self.tokens[self.prompt :]
-
-    def step(self, draft: list[int]) -> None:
-        start = len(self.tokens) - 1
-        history = self.tokens if self.spec.looks_back else ()
-        row = Row(
-            self.sequence, start, self.tokens[-1:], self.spec, start + 1 - self.prompt, draft, history, self.carry
-        )
-        (result,) = step(self.runner, row)
+def drafted(
+    runner: TokenRunner, ids: Sequence[int], right: Sequence[int], wrong_at: int, spec: SampleSpec
+) -> list[int]:
+    """The answer in steps with drafts taken from `right`, of which every `wrong_at`-th token is another."""
+    append(runner, 0, 0, ids[:-1])
+    drawn: list[int] = []
+    most = runner.info.draft_tokens
+    while len(drawn) < len(right):
+        position = len(drawn)
+        guess = list(right[position : min(position + most, len(right) - 1)])
+        for index in range(wrong_at - 1, len(guess), wrong_at):
+            guess[index] = (guess[index] + 1) % 200
+        held = [*ids, *drawn]
+        row = Row(0, len(held) - 1, held[-1:], spec, position, guess, held)
+        (result,) = step(runner, row)
         assert result.error is None
-        assert 1 <= len(result.tokens) <= len(draft) + 1
-        assert list(result.tokens[:-1]) == draft[: len(result.tokens) - 1]
-        assert len(result.logprobs) == (0 if self.spec.logprobs is None else len(result.tokens))
-        self.carry = result.carry
-        self.tokens += result.tokens
-        self.steps += 1
+        assert 1 <= len(result.tokens) <= len(guess) + 1
+        drawn.extend(result.tokens)
+    return drawn
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_drafts_change_nothing(engine: Engine, runner: TokenRunner, name: str) -> None:
-    """True drafts save steps, wrong ones cost nothing but their rows; tokens and carry are those of single steps."""
-    if not engine.exact:
-        pytest.skip("its kernels round differently for different numbers of rows")
-    longest = runner.info.draft_tokens
-    if not longest:
-        pytest.skip("it verifies no drafts")
-    spec = SPECS[name]
-    unknown = set(spec.__struct_fields__) - {"choice"} - runner.info.samplers
-    if any(getattr(spec, field) != getattr(SampleSpec(), field) for field in unknown):
-        pytest.skip("it has no such sampler")
+@pytest.mark.parametrize("spec", [GREEDY, WARM], ids=["greedy", "warm"])
+@pytest.mark.parametrize("wrong_at", [1, 3, 100])
+def test_the_answer_is_the_same_with_drafts_right_and_wrong(
+    engine: Engine, runner: TokenRunner, spec: SampleSpec, wrong_at: int
+) -> None:
+    if runner.info.draft_tokens == 0:
+        pytest.skip("verifies no drafts")
+    if not runner.info.exact_cells:
+        pytest.skip("its rows round by company: drafts are off by default")
     ids = prompt(engine.tokenizer)
-    plain = Driver(runner, 0, ids, spec)
-    for _ in range(COUNT):
-        plain.step([])
-    guided = Driver(runner, 1, ids, spec)
-    while len(guided.drawn) < COUNT:
-        ahead = plain.drawn[len(guided.drawn) :][: min(4, longest, COUNT - 1 - len(guided.drawn))]
-        if guided.steps % 2 and len(ahead) > 1:
-            ahead[-1] = (ahead[-1] + 1) % engine.tokenizer.vocabulary_size  # the last guess is wrong
-        guided.step(ahead)
-    assert guided.drawn == plain.drawn
-    assert guided.carry == plain.carry
-    assert guided.steps < plain.steps
+    expected = answer(runner, 1, ids, COUNT, spec)
+    runner.free(1)
+    assert drafted(runner, ids, expected, wrong_at, spec) == expected
+
+
+def test_what_was_not_accepted_leaves_no_trace(engine: Engine, runner: TokenRunner) -> None:
+    if runner.info.draft_tokens == 0:
+        pytest.skip("verifies no drafts")
+    ids = prompt(engine.tokenizer)
+    expected = answer(runner, 1, ids, 6)
+    append(runner, 0, 0, ids[:-1])
+    wrong = [(expected[0] + 1) % 200] * 2
+    (result,) = step(runner, Row(0, len(ids) - 1, ids[-1:], GREEDY, 0, wrong))
+    assert len(result.tokens) == 1
+    assert runner.reusable(0, len(ids) + 5) == len(ids), "the sequence ends where the last right token does"
+    start = len(ids)
+    if runner.info.exact_cells:
+        drawn = list(result.tokens)
+        for position in range(1, 6):
+            (result,) = step(runner, Row(0, start, [drawn[-1]], GREEDY, position))
+            drawn.extend(result.tokens)
+            start += 1
+        assert drawn == expected
+
+
+def test_drafts_without_a_draw_or_longer_than_allowed_are_refused(engine: Engine, runner: TokenRunner) -> None:
+    ids = prompt(engine.tokenizer)
+    append(runner, 0, 0, ids[:-1])
+    for row in (
+        Row(0, len(ids) - 1, ids[-1:], None, 0, [5]),
+        Row(0, len(ids) - 1, ids[-1:], GREEDY, 0, [5] * (runner.info.draft_tokens + 1)),
+    ):
+        with pytest.raises(ValueError, match="draft"):
+            runner.submit([row])
+    assert step(runner, Row(0, len(ids) - 1, ids[-1:])) == [Result()], "nothing had happened"
+
+
+def test_log_probabilities_are_of_the_raw_logits(engine: Engine, runner: TokenRunner) -> None:
+    ids = prompt(engine.tokenizer)
+    append(runner, 0, 0, ids[:-1])
+    spec = SampleSpec(temperature=0.0, logprobs=4, top_k=1)
+    (result,) = step(runner, Row(0, len(ids) - 1, ids[-1:], spec))
+    (found,) = result.logprobs
+    assert len(found.top) == 4
+    assert found.top[0] == (result.tokens[0], found.chosen)
+    values = [value for _, value in found.top]
+    assert values == sorted(values, reverse=True)
+    assert values[0] <= 0

@@ -303,3 +303,31 @@ def test_text_that_repeats_is_guessed_and_the_answer_says_so() -> None:
     assert last(guessed).timings.accepted > 20
     assert last(guessed).timings.drafted >= last(guessed).timings.accepted
     assert last(plain).timings.drafted == 0
+
+
+@pytest.mark.parametrize("behaviour", [FakeBehaviour(), FakeBehaviour(window=12), FakeBehaviour(recurrent=True)])
+def test_a_context_slides_where_the_request_allows_it_and_the_answer_says_so(behaviour: FakeBehaviour) -> None:
+    made, runner = core(behaviour)
+    prompt = EncodedPrompt(list(range(100)), keep=20)
+    events = run(made, *made.add(request(sliding=True, max_tokens=400, n=2), prompt))["r"]
+    assert [len(one) for one in choices(events, 2)] == [400, 400]
+    slid = [event for event in events if isinstance(event, Slid) and event.choice == 0]
+    assert [event.dropped for event in slid] == [118, 118, 118]
+    assert made.scheduler.cache.used == runner.used
+
+
+def test_without_leave_the_context_is_the_end() -> None:
+    made, _ = core()
+    events = run(made, *made.add(request(max_tokens=400), list(range(100))))["r"]
+    assert ChoiceDone("length") in events
+    assert len(text(events)) == 156
+
+
+def test_what_follows_a_slide_is_what_follows_the_kept_tokens() -> None:
+    made, _ = core()
+    prompt = EncodedPrompt(list(range(97, 122)) * 4, keep=20)
+    whole = text(run(made, *made.add(request(sliding=True, max_tokens=200), prompt))["r"])
+    tokens = prompt.tokens + list(whole[:156].encode())
+    kept = tokens[:20] + tokens[20 + 118 :]
+    made, _ = core()
+    assert text(run(made, *made.add(request(max_tokens=44), kept))["r"]) == whole[156:]
