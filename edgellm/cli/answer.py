@@ -57,7 +57,7 @@ def ask(client: DaemonClient, request: GenerateRequest, output: Output, turn: Tu
             _follow(events, turn, answer, output)
     finally:
         output.clear_status()
-        if answer is not None and turn.first_s is not None:
+        if answer is not None:
             answer.end()
 
 

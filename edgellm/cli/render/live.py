@@ -26,7 +26,7 @@ class Answer(Protocol):
         ...
 
     def end(self) -> None:
-        """No more comes; the cursor then stands at the beginning of a line."""
+        """No more comes. Where anything was written, the cursor then stands at the beginning of a line."""
         ...
 
 
@@ -67,6 +67,7 @@ class Inert:
         self._output = output
         self._held = ""  # line breaks that may turn out to be the last
         self._thinking = False
+        self._begun = False
 
     def write(self, text: str) -> None:
         if self._thinking and text.strip():
@@ -78,22 +79,27 @@ class Inert:
         self._print(text)
 
     def end(self) -> None:
-        self._output.clear_status()
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        if self._begun:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
     def _print(self, text: str) -> None:
         text = self._held + text
         body = text.rstrip("\n")
         self._held = text[len(body) :]
         if body:
+            self._begun = True
             self._output.clear_status()
             sys.stdout.write(inert(body))
             sys.stdout.flush()
 
 
 class Live:
-    """A terminal that can redraw. A thread of its own draws, so that the stream is never kept waiting."""
+    """A terminal that can redraw.
+
+    A thread of its own draws, so that the stream is never kept waiting. It begins with what it needs to import, while
+    the model reads the prompt.
+    """
 
     def __init__(self, output: Output, stream: TextIO, *, markdown: bool) -> None:
         self._output = output
@@ -103,7 +109,9 @@ class Live:
         self._pending: list[tuple[Kind, str]] = []
         self._over = False
         self._failure: Exception | None = None
-        self._thread: threading.Thread | None = None
+        self._begun = False
+        self._thread = threading.Thread(target=self._paint, name="paint", daemon=True)
+        self._thread.start()
 
     def write(self, text: str) -> None:
         self._add(self._kind, text)
@@ -115,8 +123,6 @@ class Live:
         with self._change:
             self._over = True
             self._change.notify()
-        if self._thread is None:
-            return
         self._thread.join()
         if self._failure is not None:
             raise self._failure
@@ -124,10 +130,9 @@ class Live:
     def _add(self, kind: Kind, text: str) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._thread is None:
+        if not self._begun:
             self._output.clear_status()
-            self._thread = threading.Thread(target=self._paint, name="paint", daemon=True)
-            self._thread.start()
+            self._begun = True
         with self._change:
             self._pending.append((kind, text))
             self._change.notify()

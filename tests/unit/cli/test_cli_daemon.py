@@ -185,7 +185,7 @@ def test_a_model_that_fits_is_suggested(home: Path) -> None:
 
     def suggested(memory: int, disk: int = 100, cores: int = 8) -> str | None:
         found = fitting(entries, Means(memory << 30, disk << 30, cores))
-        return found and found.name.tag
+        return found.name.tag if found else None
 
     assert [suggested(free) for free in (2, 3, 5, 16, 500)] == [None, "1", "2", "4", "4"]
     assert suggested(16, disk=2) == "1"
