@@ -53,6 +53,7 @@ class LlamaCppRunner:
             max_sequences=placement.max_sequences,
             prefill_tile=1 if placement.exact else PREFILL_TILE,
             exact_cells=exact_cells,
+            keeps_order=placement.exact,
             batch_tokens=min(placement.batch_tokens, int(api.llama_n_batch(context.pointer))),
             max_outputs=max_outputs(placement),
             draft_tokens=0 if self._recurrent else DRAFT_TOKENS,

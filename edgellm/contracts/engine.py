@@ -246,6 +246,8 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     draft_tokens: int = 0  # longest draft of a row; 0: drafts are not verified (recurrent states cannot step back)
     # While no more KV was used, a row's logits are the same to the last bit, whatever else is in the step.
     exact_cells: int = 0
+    # And its sequences lie in the pool in order: nothing may be freed below what grows, or it must be laid out anew.
+    keeps_order: bool = False
     # What it can do of a request: fields of Sampling, and "logprobs". The rest is refused, never passed over.
     samplers: frozenset[str] = frozenset({"temperature", "top_k", "top_p", "seed"})
 

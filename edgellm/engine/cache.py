@@ -54,6 +54,7 @@ class PrefixCache:
         self._parked_bytes = 0
         self._next_parked = _FIRST_PARKED
         self._high_water = 0  # most cells in use since the pool was last empty
+        self._holes = False  # cells were freed that running sequences may grow into
         self.placed = 0  # cells ever used since then: none beyond lies in use
 
     # -- what there is ---------------------------------------------------------------------------
@@ -113,6 +114,7 @@ class PrefixCache:
 
     def shrink(self, sequence: int, length: int) -> None:
         """The runner did not take the tokens beyond `length` after all."""
+        self._holes |= length < self._ledger.length(sequence) and len(self._running) > 1
         self._ledger.truncate(sequence, length)
 
     def give_back(self, sequence: int, tokens: Sequence[int], key: Hashable) -> bool:
@@ -155,6 +157,28 @@ class PrefixCache:
         if self._running or self._high_water - self._ledger.used <= _FRAGMENTED:
             return
         self.let_go_all()
+
+    def in_order(self) -> bool:
+        """Lay running sequences out anew, one after the other, if cells were freed between them; False: no room.
+
+        Where rounding depends on the order of cells in the pool. What sequences share is then there once for each.
+        """
+        if not self._holes:
+            return True
+        self.let_go_all()
+        lengths = {sequence: self._ledger.length(sequence) for sequence in sorted(self._running)}
+        if sum(lengths.values()) > self._ledger.capacity:
+            return False
+        copies = {sequence: self._memory.park(sequence) for sequence, length in lengths.items() if length}
+        for sequence in lengths:
+            self._memory.free(sequence)
+            self._ledger.truncate(sequence, 0)
+        self._high_water = self.placed = 0
+        for sequence, copy in copies.items():
+            self._memory.unpark(copy, sequence)
+            self.extend(sequence, lengths[sequence])
+        self._holes = False
+        return True
 
     def let_go_all(self) -> bool:
         """Let every idle sequence go; False when there was none."""
@@ -222,6 +246,7 @@ class PrefixCache:
             self._memory.free(sequence)
         elif length < self._ledger.length(sequence):
             self._memory.truncate(sequence, length)
+        self._holes |= length < self._ledger.length(sequence)
         self._ledger.truncate(sequence, length)
 
     # -- giving way ------------------------------------------------------------------------------
@@ -258,5 +283,7 @@ class PrefixCache:
         self._tree.remove(sequence)
         self._memory.free(sequence)
         self._ledger.close(sequence)
+        self._holes = True
         if self._ledger.used == 0:
+            self._holes = False
             self._high_water = self.placed = 0

@@ -133,6 +133,8 @@ class Scheduler:
 
     def plan(self, now: float) -> Step | None:
         """The next step, or None when nothing can run."""
+        while self._info.keeps_order and not self.cache.in_order():
+            self._suspend(self._lowest())
         decoding = [job for job in self.active if job.decoding]
         while decoding and not self.cache.make_room(len(decoding)):
             suspended = self._suspend(self._lowest())
@@ -300,6 +302,8 @@ class Scheduler:
         """Tokens to guess ahead, where no prompt waits for the rows and there is room."""
         if self.waiting or len(decoding) < len(self.active):
             return {}
+        if self._info.keeps_order and len(decoding) > 1:
+            return {}  # what is not accepted would leave holes for others to grow into
         guesses = self.speculator.plan(decoding, self.cache.placed)
         room = len(decoding) + sum(len(guess) for guess in guesses.values())
         if self.cache.make_room(room):

@@ -384,9 +384,13 @@ def test_no_guess_where_a_prompt_waits_for_the_rows() -> None:
 class SchedulerMachine(RuleBasedStateMachine):
     """Random arrivals, cancels, refusals, breaks in a small pool. Everyone ends once, nothing leaks, text is right."""
 
+    behaviour = FakeBehaviour()
+
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench(placement(capacity=320, max_sequences=6), limits=Limits(idle_cells=80, parked_bytes=1600))
+        self.bench = Bench(
+            placement(capacity=320, max_sequences=6), self.behaviour, limits=Limits(idle_cells=80, parked_bytes=1600)
+        )
         self.jobs: dict[str, Job] = {}
         self.cancelled: set[str] = set()
         self.count = 0
@@ -457,5 +461,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert cache.free_sequences == 6
 
 
+class OrderedMachine(SchedulerMachine):
+    """The same where running sequences are laid out anew whenever another leaves."""
+
+    behaviour = FakeBehaviour(keeps_order=True)
+
+
+TestOrdered = OrderedMachine.TestCase
+TestOrdered.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -1,0 +1,127 @@
+"""With `exact`, text is decided by the request alone: byte for byte, whatever else is computed, cached or guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from contract.engines import PLACEMENT, Engine, open_engine
+
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.events import Event, Failed, Finished, TextDelta
+from edgellm.contracts.request import GenerateRequest, Message, Messages, Sampling
+from edgellm.engine.core import EngineCore
+from edgellm.engine.limits import Limits
+from edgellm.engine.prompt import PromptEncoder
+from edgellm.errors import LoadFailed
+
+EXACT = msgspec.structs.replace(PLACEMENT, exact=True, capacity=4096, max_sequences=16)
+COPY = (
+    "Repeat this text word for word, twice: The keeper of the lighthouse wrote one line about the weather every "
+    "evening, and one evening the book was gone; so he wrote the line on the wall, and the next one below it."
+)
+TOPICS = ("rain", "bread", "the sea", "trains", "cats", "old maps", "snow")
+WARM = Sampling(temperature=0.8, top_p=0.95, top_k=40, seed=11, repeat_penalty=1.05)
+TOKENS = 60
+
+
+class Answers:
+    """A core on a real engine, and what it answered."""
+
+    def __init__(self, engine: Engine, where: Placement = EXACT, limits: Limits | None = None) -> None:
+        self.core = EngineCore("m", engine.load(where), engine.tokenizer, limits=limits or Limits(drafts="auto"))
+        self.encoder = PromptEncoder(engine.tokenizer)
+        self.core.warm_up()
+        self.events: dict[str, list[Event]] = {}
+
+    def ask(self, name: str, text: str, sampling: Sampling, *, drafts: bool = True, priority: int = 0) -> None:
+        prompt = Messages((Message("user", text),))
+        request = GenerateRequest(
+            id=name, model="m", prompt=prompt, sampling=sampling, max_tokens=TOKENS, drafts=drafts, priority=priority
+        )
+        self.take(self.core.add(request, self.encoder.encode(prompt)))
+
+    def take(self, emitted: list[tuple[str, Event]]) -> None:
+        for name, event in emitted:
+            assert not isinstance(event, Failed), event
+            self.events.setdefault(name, []).append(event)
+
+    def run(self) -> None:
+        while not self.core.idle:
+            self.take(self.core.step())
+
+    def text(self, name: str) -> str:
+        return "".join(event.text for event in self.events[name] if isinstance(event, TextDelta))
+
+    def end(self, name: str) -> Finished:
+        end = self.events[name][-1]
+        assert isinstance(end, Finished)
+        return end
+
+
+@pytest.fixture(scope="module")
+def starter(smollm2: Path) -> Engine:
+    return open_engine("llamacpp-smollm2", smollm2)
+
+
+@pytest.fixture(scope="module")
+def alone(starter: Engine) -> dict[float, str]:
+    """By temperature: the answer with no one else about, nothing cached and nothing guessed."""
+    texts = {}
+    for sampling in (WARM, Sampling(temperature=0.0)):
+        answers = Answers(starter)
+        answers.ask("x", COPY, sampling, drafts=False)
+        answers.run()
+        texts[sampling.temperature or 0.0] = answers.text("x")
+        assert answers.end("x").timings.drafted == 0
+    return texts
+
+
+@pytest.mark.parametrize("sampling", [WARM, Sampling(temperature=0.0)], ids=["warm", "greedy"])
+def test_drafts_cached_prefixes_and_asking_twice_change_nothing(
+    starter: Engine, alone: dict[float, str], sampling: Sampling
+) -> None:
+    answers = Answers(starter)
+    for costs in (1, 16):  # rows are free, as far as the speculator knows: it will guess whenever it can
+        answers.core.scheduler.decode_costs.observe(costs, 1e-6)
+    for name in ("first", "second"):
+        answers.ask(name, COPY, sampling)
+        answers.run()
+        assert answers.text(name) == alone[sampling.temperature or 0.0]
+    assert answers.end("first").timings.drafted > 0
+    assert answers.end("second").usage.cached_tokens > 0
+
+
+def test_a_batch_of_eight_changes_nothing(starter: Engine, alone: dict[float, str]) -> None:
+    answers = Answers(starter)
+    answers.ask("other", f"Tell me about {TOPICS[0]}.", WARM)
+    for _ in range(5):
+        answers.take(answers.core.step())
+    answers.ask("x", COPY, WARM)
+    for topic in TOPICS[1:]:
+        answers.ask(topic, f"Tell me a long story about {topic}.", Sampling(temperature=1.0, seed=3))
+    answers.run()
+    assert answers.text("x") == alone[0.8]
+
+
+def test_suspension_changes_nothing(starter: Engine, alone: dict[float, str]) -> None:
+    """In a pool too small for all, with priorities: put aside, and resumed from a copy or computed anew."""
+    for parked in (0, 64 << 20):
+        small = msgspec.structs.replace(EXACT, context=512, capacity=512)
+        answers = Answers(starter, small, Limits(parked_bytes=parked))
+        answers.ask("x", COPY, WARM, priority=5)
+        job = answers.core.scheduler.waiting[0]
+        for _ in range(12):
+            answers.take(answers.core.step())
+        for topic in TOPICS[:5]:
+            answers.ask(topic, f"Tell me a long story about {topic}. {COPY}", WARM)
+        answers.run()
+        assert job.suspensions > 0
+        assert answers.text("x") == alone[0.8]
+
+
+def test_types_that_round_by_company_are_refused(gemma3: Path) -> None:
+    engine = open_engine("llamacpp-gemma3", gemma3)
+    with pytest.raises(LoadFailed, match="Q4_K"):
+        engine.load(EXACT)
