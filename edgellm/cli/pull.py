@@ -97,6 +97,8 @@ class _Pull:
             output.note(f"going on: {size(found.here)} of {size(found.size)} are here from before")
         if found.fit is not None:
             output.note(f"fits: {found.fit}")
+            if found.pace:
+                output.note(f"expected: {found.pace}")
         elif found.problem:
             output.warn(found.problem)
         self.fit_said = found.fit is not None or bool(found.problem)

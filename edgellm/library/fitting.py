@@ -68,3 +68,11 @@ def spare_bytes(model: ModelFile, settings: Settings) -> int:
     context = settings.context or min(trained_context(model) or AUTO_CONTEXT, AUTO_CONTEXT)
     needs = engine.cost_model(model, chosen_kv_type(engine, settings)).needs(context, *shape(settings, context))
     return budget - (needs.total - needs.weights)
+
+
+def pace_of(model: ModelFile) -> str:
+    """How fast it will about be here, in words; nothing for embeddings."""
+    from edgellm.placement.machine import cores
+    from edgellm.placement.pace import memory_rate, pace, tokens_per_second
+
+    return "" if makes_embeddings(model) else pace(tokens_per_second(model, memory_rate(cores())))

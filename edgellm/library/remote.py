@@ -20,7 +20,7 @@ from edgellm.formats.summary import ModelSummary, summarise
 from edgellm.library import joining
 from edgellm.library.fetch import Sight, Source
 from edgellm.library.finish import Card, already, describe, publish, refreshed
-from edgellm.library.fitting import Fit, fit_of
+from edgellm.library.fitting import Fit, fit_of, pace_of
 from edgellm.library.jobs import Job, bytes_here, forget, job, read_job, write_job
 from edgellm.library.manifest import MODEL_ROLE, Manifest, StoredFile
 from edgellm.library.names import ModelName
@@ -43,6 +43,7 @@ class Announcement(msgspec.Struct, frozen=True):
     summary: ModelSummary | None = None
     fit: Fit | None = None
     problem: str = ""
+    pace: str = ""  # how fast it will about be, in words
     notes: tuple[str, ...] = ()
 
 
@@ -237,6 +238,6 @@ def _announcement(item: Item, model: ModelFile | None, size: int, here: int, set
         return said
     said = msgspec.structs.replace(said, summary=summarise(model))
     try:
-        return msgspec.structs.replace(said, fit=fit_of(model, settings))
+        return msgspec.structs.replace(said, fit=fit_of(model, settings), pace=pace_of(model))
     except EdgeError as error:
         return msgspec.structs.replace(said, problem=error.message + (f"; {error.hint}" if error.hint else ""))

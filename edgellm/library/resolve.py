@@ -63,7 +63,8 @@ def on_hub(reference: OnHub, wanted: ModelName | None, context: Context) -> Foun
         eyes = min(offer.projectors, key=lambda file: file.size)
         notes.append(f"it can see, with {eyes.path}; images are not supported yet, so that file stays there")
     name = wanted or hub_name(repo.id, choice)
-    return Found(hub_item(repo, choice, name, Card(licence=repo.licence), notes), chosen.seen)
+    card = Card(_plain(repo.id), repo.licence)  # a file's own title is often that of a checkpoint
+    return Found(hub_item(repo, choice, name, card, notes), chosen.seen)
 
 
 def in_catalogue(
@@ -194,12 +195,16 @@ def on_web(reference: OnWeb, wanted: ModelName | None) -> Found:
 
 def hub_name(repo: str, choice: Choice) -> ModelName:
     """`Qwen/Qwen3-4B-GGUF` with Q4_K_M gives `qwen3-4b:q4_k_m`."""
-    plain = re.sub(r"[-_.]?gguf$", "", repo.split("/")[-1], flags=re.IGNORECASE)
-    name = name_from_file(plain)
+    name = name_from_file(_plain(repo))
     if name is None:
         raise InvalidRequest(f"no model name can be made of {repo}", hint="give one with --name", param="name")
     tag = name_from_file(choice.quantization) if choice.quantization else None
     return ModelName(name.name, tag.name) if tag else name
+
+
+def _plain(repo: str) -> str:
+    """A repository's name without its owner and its kind."""
+    return re.sub(r"[-_.]?gguf$", "", repo.split("/")[-1], flags=re.IGNORECASE) or repo
 
 
 def _free(context: Context) -> int:

@@ -59,7 +59,7 @@ def test_round_trip_and_already_there(hub: Hub, do: Pulls, paths: Paths) -> None
     result = do(NAME)
     assert stored(paths, result) == DATA
     made = result.manifest
-    assert (str(made.full_name), made.licence, made.title) == ("my-model:q4_k_m", "apache-2.0", "Hub Model")
+    assert (str(made.full_name), made.licence, made.title) == ("my-model:q4_k_m", "apache-2.0", "My-Model")
     assert made.model.source == f"hf:{REPO}@0123456789abcdef0123456789abcdef01234567/{FILE}"
     (said,) = do.announced
     assert (said.size, said.here, said.summary and said.summary.architecture) == (len(DATA), 0, "llama")
