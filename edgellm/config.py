@@ -69,6 +69,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="How keys and values are stored: f16, q8_0, …; auto: as the engine is fastest"),
     ] = "auto"
+    draft: Annotated[
+        str, Meta(description="Name of a smaller model of the same vocabulary that guesses for the one in use")
+    ] = ""
     drafts: Annotated[
         DraftMode, Meta(description="Guess ahead: auto where it cannot change the text, always where it pays, off")
     ] = "auto"

@@ -190,7 +190,8 @@ class Service:
         if manifest.summary.embeds:
             return self._plan_embedder(manifest, file, memory)
         engine = engine_for(file)
-        plan = make_plan(file, engine, settings, memory, machine.cores())
+        draft = self._draft(manifest)
+        plan = make_plan(file, engine, settings, memory, machine.cores(), draft)
         placement = plan.placement
         limits = Limits(
             step_s=settings.step_s,
@@ -202,8 +203,16 @@ class Service:
             idle_cells=settings.cache_tokens,
             parked_bytes=settings.cache_ram_mib * MIB,
         )
-        load = Load(engine.name, str(path), placement, str(manifest.full_name), limits)
+        guesser = str(draft.path) if draft else ""
+        load = Load(engine.name, str(path), placement, str(manifest.full_name), limits, draft=guesser)
         return ModelPlan(load, plan.total)
+
+    def _draft(self, manifest: Manifest) -> ModelFile | None:
+        """The model that guesses for this one, if one is set."""
+        if not self._settings.draft or self._settings.drafts == "off":
+            return None
+        guesser = self._require(self._settings.draft)
+        return None if guesser.full_name == manifest.full_name else read_model(self._store.model_path(guesser))
 
     def _card(self, manifest: Manifest) -> ModelCard:
         summary = manifest.summary

@@ -252,6 +252,9 @@ def serve(
     context: options.Context = None,
     parallel: Annotated[int | None, typer.Option("--parallel", help="Conversations computed at once.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads; 0: the usable cores.")] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", metavar="NAME", help="A smaller model that guesses for the one in use.")
+    ] = None,
     max_models: Annotated[int | None, typer.Option("--max-models", help="Models loaded at once; 0: as fits.")] = None,
     keep_alive: options.KeepAlive = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
@@ -268,6 +271,7 @@ def serve(
             "context": context,
             "max_sequences": parallel,
             "threads": threads,
+            "draft": draft,
             "max_models": max_models,
             "keep_alive_s": duration(keep_alive),
             "log_level": log_level,

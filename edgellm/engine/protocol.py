@@ -33,6 +33,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     placement: Placement
     model: str  # the name users know, for messages
     limits: Limits = Limits()
+    draft: str = ""  # path of a smaller model of the same vocabulary that guesses for it
     embeds: bool = False  # for a worker that makes embeddings
 
 

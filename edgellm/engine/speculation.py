@@ -21,6 +21,10 @@ _DECAY = 0.9  # of what was seen, with each new look
 _WEIGHT = 4.0  # looks that the general experience counts for
 # Equal tokens before a guess -> the chance that its next token is right, before anything was seen.
 _PRIORS = ((3, 0.35), (5, 0.5), (8, 0.65), (16, 0.8))
+_MODEL = len(_PRIORS)  # the kind of a draft model's guesses
+_MODEL_PRIOR = 0.6
+_SURE = 2  # from this kind on, a look-up is asked before a draft model
+_PROBE = 24  # steps without a draft model's guess before it is asked for one token, to see whether it pays by now
 
 
 class _Rate:
@@ -52,21 +56,31 @@ class Guesses:
 
     def __init__(self, proposer: Proposer) -> None:
         self.proposer = proposer
-        self.rates = [_Rate() for _ in _PRIORS]
+        self.rates = [_Rate() for _ in range(_MODEL + 1)]
+        self.unasked = 0  # steps since the draft model was asked
         self.tokens: Sequence[int] = ()
         self.kind = 0  # index into _PRIORS
         self.used = 0  # tokens of it that went into the step
+
+
+class Model(Protocol):
+    """A draft model: guesses cost time, so how many are wanted is decided before."""
+
+    token_s: float
+
+    def propose(self, job: Job, most: int) -> list[int]: ...
 
 
 class Speculator:
     """Decides for all jobs of one runner. `costs` are those of steps in which every token has logits."""
 
     def __init__(self, info: RunnerInfo, costs: StepCosts, limits: Limits) -> None:
-        self._info = info
+        self.info = info
         self._costs = costs
         self._step_s = limits.decode_step_s
         self._mode = limits.drafts
-        self._general = [_Rate() for _ in _PRIORS]
+        self._general = [_Rate() for _ in range(_MODEL + 1)]
+        self.model: Model | None = None
         self.enabled = info.draft_tokens > 0 and limits.drafts != "off"
         self.proposer: Callable[[], Proposer] = PromptLookup  # one for each job
 
@@ -79,14 +93,14 @@ class Speculator:
             return {}
         chosen: dict[Job, Sequence[int]] = {}
         rows, expected = len(jobs), float(len(jobs))
-        exact = self._info.batch_tokens if self._mode == "always" else self._info.exact_cells - placed
+        exact = self.info.batch_tokens if self._mode == "always" else self.info.exact_cells - placed
         for job in jobs:
             if not job.drafts:
                 continue
             guesses = self._look(job)
-            room = min(self._info.max_outputs, self._info.batch_tokens, exact) - rows
-            if guesses.tokens and room > 0:
-                count, gain = self._worth(guesses, rows, expected, room)
+            room = min(self.info.max_outputs, self.info.batch_tokens, exact) - rows
+            if room > 0 and (guesses.tokens or self.model):
+                count, gain = self._chosen(job, guesses, rows, expected, room)
                 if count:
                     chosen[job] = guesses.tokens[:count]
                     guesses.used = count
@@ -122,24 +136,41 @@ class Speculator:
         if job.guesses is None:
             job.guesses = Guesses(self.proposer())
         guesses = job.guesses
-        room = min(self._info.draft_tokens, job.remaining - 1, self._info.context - len(job.tokens) - 1)
-        guesses.tokens, matched = guesses.proposer.propose(job.tokens, room)
+        guesses.tokens, matched = guesses.proposer.propose(job.tokens, self._room(job))
         guesses.kind = max((i for i, (least, _) in enumerate(_PRIORS) if matched >= least), default=0)
         guesses.used = 0
         return guesses
 
-    def _worth(self, guesses: Guesses, rows: int, expected: float, room: int) -> tuple[int, float]:
-        """How many of the guessed tokens to compute, and how many drawn tokens they will add."""
-        kind = guesses.kind
-        chance = guesses.rates[kind].chance(self._general[kind].chance(_PRIORS[kind][1]))
+    def _chosen(self, job: Job, guesses: Guesses, rows: int, expected: float, room: int) -> tuple[int, float]:
+        """How many guessed tokens to compute, the draft model's where there is no better guess, and what they add."""
+        if self.model is None or (guesses.tokens and guesses.kind >= _SURE):
+            return self._worth(guesses, guesses.kind, min(len(guesses.tokens), room), rows, expected)
+        most = min(room, self._room(job))
+        count, gain = self._worth(guesses, _MODEL, most, rows, expected, self.model.token_s)
+        guesses.unasked += 1
+        if not count and (most <= 0 or guesses.unasked < _PROBE):
+            return 0, 0.0
+        guesses.tokens, guesses.kind, guesses.unasked = self.model.propose(job, max(1, count)), _MODEL, 0
+        found = min(count, len(guesses.tokens))
+        return found, gain if found else 0.0
+
+    def _room(self, job: Job) -> int:
+        return min(self.info.draft_tokens, job.remaining - 1, self.info.context - len(job.tokens) - 1)
+
+    def _worth(
+        self, guesses: Guesses, kind: int, most: int, rows: int, expected: float, token_s: float = 0.0
+    ) -> tuple[int, float]:
+        """How many of `most` guessed tokens to compute, and how many drawn tokens they will add."""
+        prior = _MODEL_PRIOR if kind == _MODEL else _PRIORS[kind][1]
+        chance = guesses.rates[kind].chance(self._general[kind].chance(prior))
         seconds = self._costs.predict(rows)
         if seconds <= 0:
             return 0, 0.0
         best, best_count, best_gain = GAIN * expected / seconds, 0, 0.0
         gain = 0.0
-        for count in range(1, min(len(guesses.tokens), room) + 1):
+        for count in range(1, most + 1):
             gain += chance**count
-            seconds = self._costs.predict(rows + count)
+            seconds = self._costs.predict(rows + count) + count * token_s
             if seconds > self._step_s:
                 break
             if (expected + gain) / seconds > best:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from edgellm import __version__
-from edgellm.contracts.engine import Tokenizer, TokenRunner
+from edgellm.contracts.engine import EnginePlugin, Tokenizer, TokenRunner
 from edgellm.contracts.events import Failed
 from edgellm.contracts.request import GenerateRequest
 from edgellm.engine import protocol
@@ -127,7 +127,19 @@ class Worker:
         tokenizer = self._prompts.submit(plugin.tokenizer, model)  # beside the weights, not after them
         runner = plugin.load(model, load.placement, self._report_loading)
         self._start(load, runner, tokenizer.result())
+        if load.draft:
+            self._load_draft(load, plugin)
         self._pipe.send(Ready(runner.info, time.monotonic() - began))
+
+    def _load_draft(self, load: Load, plugin: EnginePlugin) -> None:
+        from edgellm.engine.draft_model import DraftModel, check_vocabulary
+        from edgellm.formats.gguf import read_model
+
+        assert self._core is not None
+        assert self._tokenizer is not None
+        model = read_model(Path(load.draft))
+        check_vocabulary(load.model, self._tokenizer, plugin.tokenizer(model))
+        self._core.scheduler.speculator.model = DraftModel(plugin.load(model, load.placement, lambda _done: None))
 
     def _report_loading(self, done: float) -> None:
         """Engines report every tensor; a frame for each percent is enough."""
