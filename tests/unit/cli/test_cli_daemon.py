@@ -183,7 +183,7 @@ def test_a_model_that_fits_is_suggested(home: Path) -> None:
     """It fits the memory and the disk, and is no larger than what the cores read eight times a second."""
     entries = [entry(1), entry(2), entry(4), entry(40), entry(3, "embeddings")]
 
-        return found.name.tag if found else None
+    def suggested(memory: int, disk: int = 100, cores: int = 8) -> str | None:
         found = fitting(entries, Means(memory << 30, disk << 30, cores))
         return found.name.tag if found else None
 
