@@ -62,14 +62,14 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     if text is None and json:
         raise InvalidRequest("--json needs a prompt", hint="give it as an argument or pipe it in", param="prompt")
     output.status(f"starting {manifest.full_name} …")
-    with _connected(paths, settings, manifest, wanted.context) as client:
+    # From here on, so that what is typed while a model loads is there for the first prompt.
+    with unseen_typing(), _connected(paths, settings, manifest, wanted.context) as client:
         if text is None:
             _converse(client, wanted, manifest, base, output, paths, settings)
             return
         turn = Turn()
         request = msgspec.structs.replace(base, prompt=_prompt(manifest, wanted.system, text))
-        with unseen_typing():
-            ask(client, request, output, turn, markdown=_markdown(wanted, manifest))
+        ask(client, request, output, turn, markdown=_markdown(wanted, manifest))
         if not json and (verbose or output.interactive):
             output.footer(footer(turn, engine_of(client, str(manifest.full_name))))
     if json:

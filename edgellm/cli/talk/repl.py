@@ -13,7 +13,6 @@ from edgellm.cli.talk.conversation import Conversation
 from edgellm.cli.talk.keyboard import Keyboard
 from edgellm.client import DaemonClient, DaemonGone
 from edgellm.errors import ContextExceeded, DaemonError, EdgeError, InvalidRequest, Unavailable
-from edgellm.platform import unseen_typing
 
 _HINT = "Ask something, or /help"
 
@@ -58,8 +57,7 @@ class Loop:
             try:
                 text = keyboard.read(hint)
                 hint = ""
-                with unseen_typing():
-                    self._message(text)
+                self._message(text)
             except KeyboardInterrupt:
                 self._output.note("Ctrl+D or /bye leaves.")
             except EOFError:

@@ -123,6 +123,16 @@ def test_ctrl_c_stops_an_answer(question: str, words: str, start: Start, left: P
     assert session.end() == 0
 
 
+def test_what_is_typed_while_it_starts_is_asked(start: Start) -> None:
+    session = start()
+    session.wait_for("starting")
+    session.type("early\r")
+    session.wait_for("> early\nearly\n──")
+    session.wait_for_prompt()
+    session.type(CTRL_D)
+    assert session.end() == 0
+
+
 def test_one_answer_and_ctrl_c(start: Start) -> None:
     session = start("slow")
     session.wait_for("the first half")
