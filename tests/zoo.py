@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from gguf_files import BOOL, F32, STRING, U32, Key, Tensor, array, header, key, nbytes, padded, tensor_info
+from gguf_files import BOOL, F32, I32, STRING, U16, U32, Key, Tensor, array, header, key, nbytes, padded, tensor_info
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,25 @@ def write(folder: Path, architecture: str, size: Size | None = None, *, tokenize
     size = size or Size()
     keys, tensors = ZOO[architecture](size)
     path = folder / f"{architecture}.gguf"
-    keys = [*_common(architecture, size, tokenizer), *keys]
+    return _written(path, [*_common(architecture, size, tokenizer), *keys], tensors)
+
+
+def write_parts(folder: Path, architecture: str, count: int) -> list[Path]:
+    """The same model in several files, as gguf-split writes them: the first without a tensor."""
+    size = Size()
+    keys, tensors = ZOO[architecture](size)
+    each = -(-len(tensors) // (count - 1))
+    paths = []
+    for number in range(count):
+        own = [*_common(architecture, size, "none"), *keys] if number == 0 else []
+        split = [key("split.no", U16, number), key("split.count", U16, count)]
+        split += [key("split.tensors.count", I32, len(tensors))]
+        held = tensors[(number - 1) * each : number * each] if number else []
+        paths.append(_written(folder / f"sha256-{number}", [*own, *split], held))
+    return paths
+
+
+def _written(path: Path, keys: list[Key], tensors: list[Tensor]) -> Path:
     infos, data = b"", 0
     for name, kind, shape in tensors:
         infos += tensor_info(name, kind, shape, data)

@@ -7,16 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import zoo
+from contract.engines import TINY
 from edgellm_llamacpp.costs import MIB, cost_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import repacked
 from zoo import Size
 
-from edgellm.errors import InvalidRequest
+from edgellm.contracts.engine import Row
+from edgellm.errors import InvalidRequest, LoadFailed
 from edgellm.formats.gguf import read_model
 from edgellm.formats.gguf_types import TENSOR_TYPES
+from edgellm.formats.splits import join
 
 REPORTER = Path(__file__).parent.parent / "llamacpp_memory.py"
 MEASURE = Path(__file__).parent.parent.parent / "benchmarks" / "memory.py"
@@ -98,6 +102,18 @@ def test_a_shared_embedding_counts_twice_where_the_output_is_rearranged(tmp_path
     told = reported(path, 256, 1, 64)
     needs = cost_model(read_model(path), "f16").needs(256, 1, 64)
     assert needs.weights / MIB == pytest.approx(told["weights"], rel=0.01)
+
+
+def test_a_model_in_several_files_loads_whatever_their_names(tmp_path: Path) -> None:
+    parts = [read_model(path) for path in zoo.write_parts(tmp_path, "qwen2", 3)]
+    whole = zoo.write(tmp_path, "qwen2")
+    model = join(parts)
+    assert cost_model(model, "f16") == cost_model(read_model(whole), "f16")
+    runner = LlamaCppPlugin().load(model, TINY, lambda _done: None)
+    runner.collect(runner.submit([Row(0, 0, [1, 2, 3])]))
+    runner.close()
+    with pytest.raises(LoadFailed):
+        LlamaCppPlugin().load(msgspec.structs.replace(model, more=model.more[:1]), TINY, lambda _done: None)
 
 
 @pytest.mark.slow
