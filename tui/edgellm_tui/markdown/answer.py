@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual.layout import Layout
 from textual.widgets import Markdown
-from textual.widgets.markdown import MarkdownBlock, MarkdownStream
+from textual.widgets.markdown import MarkdownBlock
 
 from edgellm.inert import label
 from edgellm_tui.markdown.blocks import Grid, Item, ItemList, Paragraph
@@ -14,6 +15,9 @@ from edgellm_tui.markdown.code import CodeBlock
 from edgellm_tui.markdown.layout import GrowingLayout
 from edgellm_tui.markdown.parser import parser, readable
 from edgellm_tui.messages import CopyAsked
+
+PIECE = 400  # characters drawn in one frame
+FRAME_S = 1 / 60  # the screen is painted in between
 
 
 class AnswerText(Markdown):
@@ -34,7 +38,8 @@ class AnswerText(Markdown):
     def __init__(self, text: str = "") -> None:
         made = parser()  # one of its own: they are not safe to share between threads
         super().__init__(readable(text), parser_factory=lambda: made, open_links=False)
-        self._flow: MarkdownStream | None = None
+        self._waiting = ""
+        self._drawing: asyncio.Task[None] | None = None
         self._growing = GrowingLayout()
 
     @property
@@ -42,16 +47,22 @@ class AnswerText(Markdown):
         return self._growing
 
     async def write(self, text: str) -> None:
-        """Append; what comes faster than it can be drawn is gathered."""
-        if self._flow is None:
-            self._flow = self.get_stream(self)
-        await self._flow.write(readable(text))
+        """Append; what comes faster than it can be drawn waits, so that no frame takes long."""
+        self._waiting += readable(text)
+        if self._drawing is None or self._drawing.done():
+            self._drawing = asyncio.create_task(self._draw())
+
+    async def _draw(self) -> None:
+        while self._waiting:
+            piece, self._waiting = self._waiting[:PIECE], self._waiting[PIECE:]
+            await self.append(piece)
+            await asyncio.sleep(FRAME_S)
 
     async def finish(self) -> None:
         """Nothing more will be written."""
-        if self._flow is not None:
-            flow, self._flow = self._flow, None
-            await flow.stop()
+        if self._drawing is not None:
+            await self._drawing
+            self._drawing = None
             for block in self.query(CodeBlock):
                 block.finish()
             self._growing.reset()

@@ -39,6 +39,7 @@ class ChatScreen(Screen[None]):
     """`model` is who will be asked; None where nothing is here yet, and `offer` is what could be fetched."""
 
     CSS_PATH = "chat.tcss"
+    AUTO_FOCUS = "PromptArea"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "stop", id="chat.stop"),
         Binding("ctrl+n", "new", "new conversation", id="chat.new", priority=True),
@@ -170,6 +171,8 @@ class ChatScreen(Screen[None]):
             shown = keys.LIST
         elif self.answering:
             shown = keys.ANSWERING
+        elif self.offer is not None:
+            shown = keys.OFFER
         elif last is not None and last.broken:
             shown = keys.FAILED
         self.query_one(keys.KeyLine).keys = shown

@@ -9,42 +9,43 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Label
+from textual.widgets import Label, Static
+
+from edgellm_tui.markdown.blocks import Outline
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "writing",
         (
-            ("enter", "send; after a failure, in an empty prompt: try again"),
-            ("ctrl+j, shift+enter", "a new line (shift+enter where the terminal tells them apart)"),
-            ("up, in an empty prompt", "the last question again"),
-            ("esc", "stop the answer, also before it has begun; back to the prompt"),
+            ("enter", "send; in an empty prompt, after a failure: try again"),
+            ("ctrl+j shift+enter", "new line (shift+enter where the terminal can tell it from enter)"),
+            ("up", "in an empty prompt: the last question again"),
+            ("esc", "stop the answer, also before it has begun"),
         ),
     ),
     (
         "conversations",
         (
             ("ctrl+n", "a new one"),
-            ("ctrl+r", "an earlier one; found by title or by what was said"),
+            ("ctrl+r", "an earlier one, found by its title or by what was said"),
             ("ctrl+b", "the list at the left"),
-            ("f5", "answer the last question again"),
             ("ctrl+o", "another model, here or to be fetched"),
+            ("f5", "answer the last question again"),
         ),
     ),
     (
         "reading",
         (
-            ("pgup pgdn, ctrl+home ctrl+end", "scroll; at the bottom it follows the answer again"),
-            ("shift+tab", "to the code blocks; there c copies"),
+            ("pgup pgdn", "scroll; at the bottom it follows the answer again"),
+            ("ctrl+home ctrl+end", "to the beginning of what is shown, to the end"),
+            ("shift+tab", "to the code blocks; c copies one"),
             ("ctrl+y", "copy the last answer"),
             ("ctrl+t", "show or hide what the model thought"),
         ),
     ),
-    (
-        "the rest",
-        (("ctrl+p", "everything, by name; themes too"), ("ctrl+q", "leave; all is kept"), ("f1", "this page")),
-    ),
+    ("more", (("ctrl+p", "everything, by name; themes too"), ("ctrl+q", "leave; all is kept"))),
 )
+_KEY = 20
 
 
 class HelpScreen(ModalScreen[None]):
@@ -57,5 +58,5 @@ class HelpScreen(ModalScreen[None]):
             page.border_subtitle = "esc back"
             for title, keys in SECTIONS:
                 yield Label(title, classes="section")
-                for key, meaning in keys:
-                    yield Label(Content.assemble((key.ljust(30), "bold"), " ", (meaning, "$text-muted")))
+                rows = [(Content.styled(key.ljust(_KEY), "bold"), Content(meaning)) for key, meaning in keys]
+                yield Static(Outline(rows), classes="keys")

@@ -80,7 +80,7 @@ class ModelScreen(Chooser):
             Content.assemble(
                 (mark, "$text-primary"),
                 (label(model.name, _NAME).ljust(_NAME + 1), "bold" if model.here else ""),
-                (" · ".join(fact for fact in facts if fact), "$text-muted"),
+                (" · ".join(fact for fact in facts if fact), "$foreground 60%"),
             ),
             id=model.name,
         )

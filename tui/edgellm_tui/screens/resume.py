@@ -50,7 +50,7 @@ class ResumeScreen(Chooser):
             Option(
                 Content.assemble(
                     label(each.title or "untitled", _TITLE).ljust(_TITLE + 1),
-                    (f"{ago(now - each.updated)} · {label(each.model, 20)}", "$text-muted"),
+                    (f"{ago(now - each.updated)} · {label(each.model, 20)}", "$foreground 60%"),
                 ),
                 id=str(each.id),
             )

@@ -60,11 +60,10 @@ class Offer(Vertical):
         )
         yield Label(Content.assemble(("enter", "bold"), "  fetches it"), id="invite")
         yield Label(Content.assemble(("ctrl+o", "bold"), "  shows what else there is"), classes="key")
-        yield ProgressBar(total=model.size, show_eta=False)
+        bar = ProgressBar(total=model.size, show_eta=False)
+        bar.display = False
+        yield bar
         yield Label("", id="stage")
-
-    def on_mount(self) -> None:
-        self.query_one(ProgressBar).display = False
 
     def move(self, progress: PullProgress) -> None:
         """How far it is."""

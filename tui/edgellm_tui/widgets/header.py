@@ -16,7 +16,7 @@ class Header(Static):
 
     def render(self) -> Content:
         right = label(" · ".join(self.facts), max(10, self.size.width - 14))
-        rule = "─" * max(0, self.size.width - len("edgellm") - Content(right).cell_length - 4)
+        rule = "─" * max(0, self.size.width - len("edgellm") - Content(right).cell_length - (4 if right else 3))
         return Content.assemble(
-            " ", ("edgellm", "bold"), " ", (rule, "$foreground 20%"), " " if right else "", (right, "$text-muted")
+            " ", ("edgellm", "bold"), " ", (rule, "$foreground 20%"), " " if right else "", (right, "$foreground 60%")
         )

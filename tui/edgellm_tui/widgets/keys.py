@@ -15,6 +15,7 @@ IDLE: Sequence[Key] = (
 )  # fmt: skip
 ANSWERING: Sequence[Key] = (("esc", "stop"), ("^j", "newline"), ("pgup", "scroll"), ("^p", "everything"))
 FAILED: Sequence[Key] = (("enter", "try again"), ("^o", "model"), ("^r", "history"), ("^n", "new"), ("f1", "help"))
+OFFER: Sequence[Key] = (("enter", "fetch"), ("^o", "model"), ("^r", "history"), ("^p", "everything"), ("f1", "help"))
 CODE: Sequence[Key] = (("c", "copy code"), ("←→", "scroll"), ("tab", "next"), ("esc", "back to the prompt"))
 LIST: Sequence[Key] = (("↑↓", "choose"), ("enter", "open"), ("^b", "hide"), ("esc", "back to the prompt"))
 
@@ -25,7 +26,7 @@ class KeyLine(Static):
     def render(self) -> Content:
         shown = Content(" ")
         for index, (key, meaning) in enumerate(self.keys):
-            part = Content.assemble("" if index == 0 else "  ", (key, "bold $text-muted"), f" {meaning}")
+            part = Content.assemble("" if index == 0 else "  ", (key, "bold"), f" {meaning}")
             if shown.cell_length + part.cell_length > self.size.width - 1:
                 break
             shown += part

@@ -36,5 +36,5 @@ def _option(conversation: Conversation, current: bool) -> Option:
     shown = title if len(title) <= room else title[: room - 1] + "…"
     mark = "▌" if current else " "
     age = ago(time.time() - conversation.updated)
-    text = Content.assemble((mark, "$text-primary"), (shown, "bold" if current else ""), "\n ", (age, "$text-muted"))
-    return Option(text, id=str(conversation.id))
+    name = Content.assemble((mark, "$text-primary"), (shown, "bold" if current else ""))
+    return Option(Content.assemble(name, "\n ", (age, "$foreground 60%")), id=str(conversation.id))

@@ -98,7 +98,7 @@ class Reply(Vertical):
         elif turn.state == "stopped":
             self._say("stopped" if turn.text else "stopped before it began")
         elif turn.state == "failed":
-            self._say("✗ " + turn.error + "\nenter tries again", failed=True)
+            self._say(f"✗ {turn.error}\nenter asks again", failed=True)
         else:
             self._say("")
 
@@ -107,7 +107,7 @@ class Reply(Vertical):
         if self.turn.state == "writing":
             self._broken = True
             self.query_one(AnswerText).display = bool(self.turn.text)
-            self._say("✗ interrupted: edgellm ended while this was written\nenter tries again", failed=True)
+            self._say("✗ interrupted: edgellm ended while this was written\nenter asks again", failed=True)
 
     def _say(self, text: str, failed: bool = False) -> None:
         status = self.query_one(".status", Label)
