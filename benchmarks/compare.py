@@ -90,12 +90,13 @@ def bare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
-    ours = run(servers.edgellm, options, {})
+    plain = run(servers.edgellm, options, {"EDGELLM_DRAFTS": "off"})
+    ours = run(servers.edgellm, options, {"EDGELLM_DRAFTS": "auto"}) if options.drafts else plain
     draft = {"draft": "ngram"} if options.drafts else {}
     default = run(servers.llama_server, options, draft)
     tuned = run(servers.llama_server, options, {**draft, "batch": "256"})
     theirs = {name: better(name, default[name], tuned[name]) for name in options.only}
-    return {"edgellm": ours, "llama-server": theirs, "bare": bare(options)}
+    return {"edgellm": ours, "without drafts": plain, "llama-server": theirs, "bare": bare(options)}
 
 
 def show(results: dict[str, Any]) -> None:
@@ -104,6 +105,9 @@ def show(results: dict[str, Any]) -> None:
         for key, value in ours.items():
             peer = results["llama-server"][name][key]
             row = f"{name:10}{key:18}{value:10.3f}{peer:10.3f}{value / peer if peer else 0:8.2f}"
+            if ours is not results["without drafts"][name]:
+                own = results["without drafts"][name][key]
+                row += f"{own:10.3f}{value / own if own else 0:8.2f} of our own without drafts"
             if key == HEADLINE[name][0] and name in results["bare"]:
                 bound = results["bare"][name]
                 row += f"{bound['value']:10.2f}{value / bound['value']:9.2f}   {bound['flags']}"

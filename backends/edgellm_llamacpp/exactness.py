@@ -21,7 +21,7 @@ EXACT_MICRO_BATCH = 63  # attention of 64 rows and more is done in tiles, which 
 
 def unsplit(api: Any) -> bool:
     """Whether this build's attention rounds the same for one row over a long context as for several."""
-    answer = ask(api, "exact", "F32")
+    answer = ask(api, "exact", "Q8_0")
     return answer is not None and json.loads(answer)["plain"] == ALWAYS
 
 

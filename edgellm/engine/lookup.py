@@ -26,7 +26,10 @@ class PromptLookup:
         matched = NGRAM
         while matched < LONGEST_MATCH and matched < end and tokens[end - matched - 1] == tokens[-matched - 1]:
             matched += 1
-        return tokens[end : end + most], matched
+        guess = tokens[end : end + most]
+        while len(guess) < most:  # what was found reaches to the end: a text that repeats itself goes on doing so
+            guess += guess[: most - len(guess)]
+        return guess, matched
 
     def restart(self) -> None:
         """The text changed before its end."""

@@ -61,7 +61,8 @@ def test_lookup_finds_what_followed_the_same_tokens_last() -> None:
 def test_lookup_never_finds_the_end_itself_and_takes_the_latest_of_many() -> None:
     assert PromptLookup().propose([1, 2, 3], 4) == ([], 0)
     assert PromptLookup().propose([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], 1) == ([5], 3)
-    assert PromptLookup().propose([7] * 10, 3) == ([7], 9), "a run goes on as far as it is known"
+    assert PromptLookup().propose([7] * 10, 3) == ([7, 7, 7], 9), "a run goes on"
+    assert PromptLookup().propose([1, 2, 3, 4] * 2 + [1, 2, 3], 6) == ([4, 1, 2, 3, 4, 1], 7), "and so does a circle"
 
 
 def test_a_guess_joins_where_rows_are_cheap_and_not_where_they_are_dear() -> None:
