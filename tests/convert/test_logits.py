@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from convert import llama, tiny_models
+from convert import folders, llama, tiny_models
 from edgellm.library.convert.convert import OutType, plan_conversion
 
 pytestmark = pytest.mark.slow
@@ -60,6 +62,17 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3 moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", MOE),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA),
     "gemma3 other scale": ("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA | {"query_pre_attn_scalar": 40}),
+    "gemma3 linear": (
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        GEMMA
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            }
+        },
+    ),
     "gemma3 pattern": (
         "Gemma3ForCausalLM",
         "Gemma3TextConfig",
@@ -119,4 +132,27 @@ def test_sixteen_bits_become_thirty_two_without_loss(stored: str, tmp_path: Path
     model = tiny_models.load(tmp_path)
     ids = np.random.default_rng(9).integers(3, tiny_models.VOCABULARY, 40).tolist()
     found = llama.logits(converted(tmp_path, "F32"), ids, 64)
+    assert tiny_models.difference(found, tiny_models.logits(model, ids)) < 1e-3
+
+
+def test_gemma_with_eyes_is_its_text_part(tmp_path: Path) -> None:
+    """Names as the models that see pictures have them, before transformers 5 and since."""
+    model = tiny_models.build(*MODELS["gemma3"])
+    tiny_models.save(model, tmp_path / "plain")
+    tensors = {name: value.numpy() for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    outer = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": config, "vision_config": {}}
+    expected = [tensor.name for tensor in plan_conversion(tmp_path / "plain").tensors]
+    for prefix in ("language_model.model.", "model.language_model."):
+        folder = tmp_path / prefix
+        shutil.copytree(tmp_path / "plain", folder)
+        named = {name.replace("model.", prefix, 1): value for name, value in tensors.items()}
+        named["vision_tower.patch.weight"] = np.zeros((2, 2), np.float32)
+        folders.write_safetensors(folder / "model.safetensors", named)
+        (folder / "config.json").write_text(json.dumps(outer))
+        conversion = plan_conversion(folder)
+        assert "pictures" in conversion.notes[0]
+        assert [tensor.name for tensor in conversion.tensors] == expected
+    ids = np.random.default_rng(7).integers(3, tiny_models.VOCABULARY, 60).tolist()
+    found = llama.logits(converted(folder), ids, 64)
     assert tiny_models.difference(found, tiny_models.logits(model, ids)) < 1e-3
