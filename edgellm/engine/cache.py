@@ -134,7 +134,7 @@ class PrefixCache:
     def retire(self, sequence: int, *, keep: bool = True) -> None:
         """A job is done with its sequence. Kept for others unless `keep` is false (its KV is wrong)."""
         self._running.discard(sequence)
-        if not keep or self._tree.unique(sequence) < _LEAST_SHARED:
+        if not keep or self._lost(sequence) < _LEAST_SHARED:
             self._free(sequence)
             return
         self._idle[sequence] = None
@@ -257,9 +257,15 @@ class PrefixCache:
         if sequence is None:
             return
         del self._idle[sequence]
-        if self._tree.unique(sequence) >= _LEAST_PARKED:
+        if self._lost(sequence) >= _LEAST_PARKED:
             self._park(sequence)
         self._free(sequence)
+
+    def _lost(self, sequence: int) -> int:
+        """Tokens to compute again if a sequence goes: those that nobody else holds, or all where it cannot be cut."""
+        length = self._ledger.length(sequence)
+        whole = length > 1 and self._memory.reusable(sequence, length - 1) < length - 1
+        return length if whole else self._tree.unique(sequence)
 
     def _park(self, sequence: int) -> None:
         if self._limits.parked_bytes <= 0:
