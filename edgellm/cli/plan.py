@@ -16,8 +16,9 @@ from edgellm.contracts.engine import CostModel, EnginePlugin, ModelFile, Needs
 from edgellm.errors import EdgeError, InsufficientMemory, NotFound
 from edgellm.formats.gguf import read_model
 from edgellm.formats.splits import join, part_paths
-from edgellm.formats.summary import summarise
+from edgellm.formats.summary import makes_embeddings, summarise
 from edgellm.library.catalogue import Catalogue, CatalogueEntry
+from edgellm.library.fitting import Fit, fit_of
 from edgellm.library.names import parse_name
 from edgellm.library.references import InFile, parse_reference
 from edgellm.library.store import Store
@@ -50,8 +51,12 @@ def show_plan(name: str, draft: str | None, flags: dict[str, object], *, json: b
     if entry is not None:
         _show_entry(entry, settings, output)
         return
-    subject = _subject(name, paths)
-    guessing = None if draft is None else _subject(draft, paths).model
+    model = _header(name, paths)
+    if makes_embeddings(model):
+        _show_embedder(name, fit_of(model, settings), output)
+        return
+    subject = Subject(_title(name), model, engine_for(model))
+    guessing = _draft(draft, settings, model, paths)
     now = memory()
     try:
         plan, error = make_plan(subject.model, subject.engine, settings, now, cores(), guessing), None
@@ -90,16 +95,26 @@ def _catalogued(name: str, paths: Paths) -> CatalogueEntry | None:
     return Catalogue.load(paths).get(parse_name(name))
 
 
-def _subject(name: str, paths: Paths) -> Subject:
-    """Raises NotFound, BadModelFile, EngineUnavailable."""
+def _header(name: str, paths: Paths) -> ModelFile:
+    """Raises NotFound, LibraryError, BadModelFile."""
     reference = parse_reference(name)
     if isinstance(reference, InFile):
-        model = _file(Path(reference.path).expanduser())
-        return Subject(model.path.name, model, engine_for(model))
+        return _file(Path(reference.path).expanduser())
     store = Store(paths)
-    manifest = store.require(name)
-    model = read_model(store.model_path(manifest))
-    return Subject(str(manifest.full_name), model, engine_for(model))
+    return read_model(store.model_path(store.require(name)))
+
+
+def _title(name: str) -> str:
+    reference = parse_reference(name)
+    return Path(reference.path).name if isinstance(reference, InFile) else name
+
+
+def _draft(name: str | None, settings: Settings, model: ModelFile, paths: Paths) -> ModelFile | None:
+    """The model that guesses: the one asked about, else the one the daemon would load beside `model`."""
+    if name is None and (not settings.draft or settings.drafts == "off"):
+        return None
+    found = _header(name or settings.draft, paths)
+    return None if found.path == model.path else found
 
 
 def _file(path: Path) -> ModelFile:
@@ -140,6 +155,13 @@ def _show(subject: Subject, plan: Plan, settings: Settings, output: Output) -> N
         )
     if settings.cache_ram_mib:
         output.note(f"up to {settings.cache_ram_mib} MiB more while conversations rest (cache_ram_mib)")
+
+
+def _show_embedder(name: str, fit: Fit, output: Output) -> None:
+    if output.json:
+        output.document({"name": name} | msgspec.to_builtins(fit))
+    else:
+        output.line(f"{name} · {fit}")
 
 
 def _kinds(subject: Subject, plan: Plan) -> dict[str, str]:

@@ -66,9 +66,9 @@ def test_agrees_with_the_reference_reader_on_real_files(which: str, request: pyt
 
 def test_a_large_vocabulary_is_read_in_milliseconds(gemma3: Path) -> None:
     def once() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         read_model(gemma3)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     assert min(once() for _ in range(5)) < 0.12  # 262,144 tokens; 0.02 s where nothing else runs
 

@@ -120,6 +120,17 @@ def test_a_draft_is_counted_in(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "draft model" in capsys.readouterr().out
 
 
+def test_the_draft_that_the_daemon_would_load_is_counted_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = write(tmp_path, "llama", LARGE), write(tmp_path, "qwen3")
+    monkeypatch.setenv("EDGELLM_DRAFT", str(small))
+    assert document(capsys, str(large))["draft"]["weights"] > 0
+    assert document(capsys, str(small))["draft"] is None  # it does not guess for itself
+    monkeypatch.setenv("EDGELLM_DRAFTS", "off")
+    assert document(capsys, str(large))["draft"] is None
+
+
 def test_a_name_of_the_catalogue_is_planned_from_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "smollm2:135m"]) == 0
     out, err = capsys.readouterr()
