@@ -79,18 +79,24 @@ def reference_kept(logits: Sequence[float], order: Sequence[int], spec: SampleSp
         p = probabilities(logits, kept)
         entropy = -math.fsum(x * math.log(x) for x in p.values() if x)
         peculiar = {token: abs(-math.log(p[token]) - entropy) if p[token] else math.inf for token in kept}
-        typical = set(_until(sorted(kept, key=lambda token: (peculiar[token], token)), p, spec.typical_p))
+        typical = set(_until(logits, sorted(kept, key=lambda token: (peculiar[token], token)), spec.typical_p))
         kept = [token for token in kept if token in typical]
     if spec.top_p < 1:
-        kept = _until(kept, probabilities(logits, kept), spec.top_p)
+        kept = _until(logits, kept, spec.top_p)
     return [token for token in kept if math.exp(logits[token] - logits[kept[0]]) >= spec.min_p]
 
 
-def probabilities(logits: Sequence[float], tokens: Sequence[int], temperature: float = 1.0) -> dict[int, float]:
-    """Of each of `tokens`, among them; the likeliest first."""
-    weights = {token: math.exp((logits[token] - logits[tokens[0]]) / temperature) for token in tokens}
-    total = math.fsum(weights.values())
-    return {token: weight / total for token, weight in weights.items()}
+def weights(logits: Sequence[float], tokens: Sequence[int], temperature: float = 1.0) -> dict[int, float]:
+    """Of each of `tokens`, in their order; 1 for the likeliest."""
+    peak = max(logits[token] for token in tokens)
+    return {token: math.exp((logits[token] - peak) / temperature) for token in tokens}
+
+
+def probabilities(logits: Sequence[float], tokens: Sequence[int]) -> dict[int, float]:
+    """Of each of `tokens`, among them."""
+    found = weights(logits, tokens)
+    total = math.fsum(found.values())
+    return {token: weight / total for token, weight in found.items()}
 
 
 def reference_logprobs(logits: Sequence[float], token: int, count: int) -> Logprob:
@@ -100,23 +106,27 @@ def reference_logprobs(logits: Sequence[float], token: int, count: int) -> Logpr
     return Logprob(logits[token] - norm, tuple((other, logits[other] - norm) for other in order))
 
 
-def _until(tokens: Sequence[int], p: dict[int, float], limit: float) -> list[int]:
+def _until(logits: Sequence[float], tokens: Sequence[int], limit: float) -> list[int]:
     """Tokens while the probability before them is below `limit`."""
+    found = weights(logits, tokens)
+    mass = limit * math.fsum(found.values())  # not divided: so ten equal weights have a tenth each, exactly
     kept: list[int] = []
     before = 0.0
     for token in tokens:
-        if before >= limit:
+        if before >= mass:
             break
         kept.append(token)
-        before += p[token]
+        before += found[token]
     return kept
 
 
 def _drawn(logits: Sequence[float], kept: Sequence[int], temperature: float, number: float) -> int:
+    found = weights(logits, kept, temperature)
+    target = number * math.fsum(found.values())
     reached = 0.0
-    for token, probability in probabilities(logits, kept, temperature).items():
-        reached += probability
-        if reached > number:
+    for token, weight in found.items():
+        reached += weight
+        if reached > target:
             return token
     return kept[-1]
 

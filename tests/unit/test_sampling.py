@@ -9,7 +9,7 @@ from edgellm_llamacpp import sampling
 from edgellm_llamacpp.ordering import descending
 from edgellm_llamacpp.penalties import dry, reweighed
 from edgellm_llamacpp.sampling import choose
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from msgspec.structs import replace
@@ -97,7 +97,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
 }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     st.integers(20, 300),
     st.integers(0, 1 << 32),
@@ -147,7 +147,7 @@ def test_every_neutral_sampler_changes_nothing() -> None:
             assert choose(logits, neutralised, position, PATTERN, PATTERN, 7.0) == (plain[0], 7.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     arrays.arrays(np.float32, st.integers(1, 300), elements=st.integers(-8, 8).map(np.float32)),
     st.sampled_from([0.0, 0.3, 1.0, 3.0]),
@@ -155,6 +155,7 @@ def test_every_neutral_sampler_changes_nothing() -> None:
     st.sampled_from([0.05, 0.5, 0.9, 1.0]),
     st.integers(0, 1 << 64),
 )
+@example(np.zeros(10, np.float32), 0.3, 0, 0.9, 0)  # the nucleus ends exactly between two tokens
 def test_ties_go_by_id(logits: Floats, temperature: float, top_k: int, top_p: float, seed: int) -> None:
     chosen = spec(temperature, top_k, top_p, seed)
     assert choose(logits, chosen, 5)[0] == reference_choice(logits.tolist(), chosen, 5)[0]
