@@ -49,7 +49,10 @@ def finish(text: str, reason: FinishReason = "stop", *, prompt: int = 7, cached:
     return [
         TextDelta(text),
         ChoiceDone(reason),
-        Finished(Usage(prompt, 5, cached), Timings(queue_s=0.01, prefill_s=0.1, decode_s=0.4, total_s=0.51)),
+        Finished(
+            Usage(prompt, 5, cached),
+            Timings(queue_s=0.01, prefill_s=0.1, decode_s=0.4, total_s=0.51, drafted=4, accepted=3),
+        ),
     ]
 
 

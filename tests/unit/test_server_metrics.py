@@ -54,6 +54,7 @@ def test_requests_are_counted_on_their_way_through() -> None:
     assert found["edgellm_requests_total{outcome=worker_died}"] == 2
     assert found["edgellm_prompt_tokens_total"] == 14
     assert found["edgellm_cached_tokens_total"] == 6
+    assert (found["edgellm_drafted_tokens_total"], found["edgellm_accepted_tokens_total"]) == (8, 6)
     assert found["edgellm_completion_tokens_total"] == 10
     assert found["edgellm_time_to_first_token_seconds_count"] == 4
     assert found["edgellm_inter_token_seconds_count"] == 2
