@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from chat_app import chatting, daemon, history, screen, until
+from edgellm_tui.calm import settle
 from fake_service import Step, finish
 
 from edgellm.contracts.events import Started, TextDelta
@@ -31,9 +32,9 @@ TEXTS = {
     "prose": "The **quick** brown fox `jumps` over the lazy dog, and some more words follow.\n\n",
     "code": "def function(x: int) -> str:\n    return f'{x} things'  # a comment\n",
     "list": "- an item with **bold** text and `code` in it\n",
-    "table": "| some words | 12345 | and more words |\n",
+    "tables": "| a | b | c |\n|---|---|---|\n" + "| some words | 12345 | and more words |\n" * 20 + "\n",
 }
-FIRST = {"code": "```python\n", "table": "| a | b | c |\n|---|---|---|\n"}
+FIRST = {"code": "```python\n"}
 
 
 def script(kind: str, rate: int, seconds: float) -> list[Step]:
@@ -117,6 +118,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as home:
         os.environ["EDGELLM_HOME"] = home
+        settle()  # as the app does when it starts
         for kind in TEXTS:
             command = [sys.executable, "-m", "benchmarks.chat", "--serve", kind, *sys.argv[1:]]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:

@@ -33,8 +33,10 @@ def launch(name: str | None) -> None:
 def _chat(paths: Paths, settings: Settings, history: History, name: str | None) -> None:
     model, offer = first(paths, history, name)
     from edgellm_tui.app import ChatApp
+    from edgellm_tui.calm import settle
 
     app = ChatApp(paths, settings, history, model, offer)
+    settle()
     app.run()
     if app.failure is not None:
         log = paths.logs / "chat.log"

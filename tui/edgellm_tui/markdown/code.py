@@ -16,6 +16,7 @@ from edgellm.inert import label
 from edgellm_tui.messages import CopyAsked
 
 PIECE = 24  # lines that are coloured and drawn together; only the last piece of a growing block changes
+WHOLE = 8  # pieces that are coloured as one at the end; more would hold up the screen
 
 
 class CodeBlock(MarkdownFence, can_focus=True):
@@ -44,7 +45,7 @@ class CodeBlock(MarkdownFence, can_focus=True):
 
     def finish(self) -> None:
         """Colour it as a whole: what spans pieces (a long string) is known only now."""
-        if len(self._pieces) > 1:
+        if 1 < len(self._pieces) <= WHOLE:
             lines = self._coloured(self.code).split("\n", allow_blank=True)
             for index, shown in enumerate(self.query(Label)):
                 shown.update(Content("\n").join(lines[index * PIECE : (index + 1) * PIECE]))

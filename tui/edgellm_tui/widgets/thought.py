@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Label, Static
+from textual.widgets import Static
 
 from edgellm.inert import inert
 from edgellm.units import seconds
 
 
-class Thought(Vertical):
+class Thought(Static):
     """Hidden while there is none. Open while it grows; `fold` closes it, a click or the toggle opens it again."""
 
     def __init__(self, text: str = "", thought_s: float = 0.0) -> None:
@@ -19,12 +17,6 @@ class Thought(Vertical):
         self._text = text
         self._seconds = thought_s
         self._folded = bool(text)
-
-    def compose(self) -> ComposeResult:
-        yield Label("", classes="caption")
-        yield Static("", classes="thought")
-
-    def on_mount(self) -> None:
         self._draw()
 
     def grow(self, text: str, thought_s: float) -> None:
@@ -47,11 +39,7 @@ class Thought(Vertical):
 
     def _draw(self) -> None:
         self.display = bool(self._text)
-        if not self._text:
-            return
         sign, word = ("▸", "thought") if self._folded else ("▾", "thinking")
-        self.query_one(".caption", Label).update(Content(f"{sign} {word} {seconds(self._seconds, whole=True)}"))
-        body = self.query_one(".thought", Static)
-        body.display = not self._folded
-        if not self._folded:
-            body.update(Content(inert(self._text.strip())))
+        caption = Content(f"{sign} {word} {seconds(self._seconds, whole=True)}")
+        shown = "" if self._folded else "\n" + inert(self._text.strip())
+        self.update(caption + Content.styled(shown, "italic"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Label, Static
 
@@ -50,8 +50,7 @@ class Reply(Vertical):
         self._broken = turn.state == "failed"
 
     def compose(self) -> ComposeResult:
-        with Horizontal(classes="heading"):
-            yield Label(Content(label(self.turn.model, 60) or "answer"), classes="who")
+        yield Label(Content(label(self.turn.model, 60) or "answer"), classes="who")
         yield Thought(self.turn.thought, self.turn.thought_s)
         yield AnswerText(self.turn.text)
         yield Label("", classes="status")
