@@ -16,6 +16,7 @@ from edgellm.errors import LoadFailed
 from edgellm_llamacpp.builds import ask
 
 ALWAYS = 2**31
+GRACE_S = 3.0  # beyond the load itself; on a machine too busy to answer, this load does without, and the next may not
 EXACT_MICRO_BATCH = 63  # attention of 64 rows and more is done in tiles, which round otherwise
 
 
@@ -50,7 +51,7 @@ class Exactness:
 
         Raises LoadFailed where the placement insists on it and this model cannot.
         """
-        self._thread.join()
+        self._thread.join(None if self._exact else GRACE_S)
         way = "repacked" if self._repacks else "plain"
         by_type = {kind: self._answer.get(kind, {}).get(way, 0) for kind in self._types}
         cells = 0 if self._hopeless else min(by_type.values(), default=0)
