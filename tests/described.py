@@ -17,6 +17,8 @@ from edgellm.server.openapi import OPERATIONS, document
 MAY_REFUSE = ("/edgellm/v1/generate", "/v1/embeddings")
 # A rule between two numbers, `best_of` and `n`, which JSON Schema cannot say but in words.
 WORDS_ONLY = "best_of"
+# What follows from the model and the clock, not from the request's form.
+CIRCUMSTANCES = ("context_length_exceeded", "timeout")
 
 
 class Described(NamedTuple):
@@ -75,4 +77,5 @@ def violations(url: str, operation: Described, *, model: str, examples: int) -> 
 
 
 def _unsaid(operation: Described, response: Any) -> bool:
-    return operation.path in MAY_REFUSE or response.json()["error"]["param"] == WORDS_ONLY
+    error = response.json()["error"]
+    return operation.path in MAY_REFUSE or error["param"] == WORDS_ONLY or error["code"] in CIRCUMSTANCES
