@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 from cli_fakes import put
 from fake_service import Server, serving
+from gguf_files import tiny
 
 from edgellm.config import Settings
 from edgellm.contracts.engine import Placement
@@ -31,9 +32,10 @@ from edgellm.server.body import Limits
 from edgellm.service import Service
 
 FAKE = Path(__file__).parent / "fake_worker.py"
+CORE = Path(__file__).parent / "core_worker.py"
 MODEL = "fake:latest"
 PATIENCE = Supervision(heartbeat_timeout_s=1.0, hello_timeout_s=20.0, deaths=1000, backoff_s=0.05, backoff_limit_s=0.05)
-PLACE = Placement(context=512, capacity=1024, max_sequences=4, batch_tokens=64, threads=1, threads_batch=1)
+PLACE = Placement(context=512, capacity=1024, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
 
 
 class ProcessService(Service):
@@ -52,11 +54,15 @@ class ProcessService(Service):
                 yield event
 
     def _plan(self, manifest: Manifest, memory: Memory) -> ModelPlan:
-        queue = Queue(queue_requests=self._settings.queue_requests)
-        return ModelPlan(Load("fake", "/nowhere.gguf", PLACE, str(manifest.full_name), queue), 1)
+        queue = Queue(queue_requests=self._settings.queue_requests, max_running=PLACE.max_sequences)
+        path = self._paths.data / "tiny.gguf"
+        path.write_bytes(tiny())
+        return ModelPlan(Load("fake", str(path), PLACE, str(manifest.full_name), queue), 1)
 
     def _make_model(self, load: Load) -> LocalModel:
         argv = [sys.executable, "-P", str(FAKE), json.dumps(self._options)]
+        if "core" in self._options:
+            argv = [sys.executable, str(CORE), str(self._options["core"])]
         log = self._paths.worker_log(load.model)
         return LocalModel(load, supervision=self._patience, log_path=log, argv=argv)
 
@@ -91,7 +97,10 @@ class Processes:
 
 @contextlib.contextmanager
 def processes(settings: Settings | None = None, limits: Limits | None = None, **options: Any) -> Iterator[Processes]:
-    """A running server; `options` are the fake worker's. EDGELLM_HOME must be the test's own."""
+    """A running server; `options` are the fake worker's, or `core`: seconds per step of the real one's (`core_worker`).
+
+    EDGELLM_HOME must be the test's own.
+    """
     put("fake")
     service = ProcessService(settings or Settings(), options)
     with serving(service, settings, limits) as server:

@@ -133,12 +133,27 @@ def timed(running: Processes) -> float:
 # -- 23: nothing stays behind ------------------------------------------------------------------------
 
 
-def one(running: Processes, http: httpx2.Client, number: int) -> str:
+class Load:
+    """What clients ask, and how often requests gave way meanwhile."""
+
+    def __init__(self, *, core: bool) -> None:
+        self.core = core
+        self.suspended = 0
+
+    def prompt(self, dice: random.Random) -> tuple[str, int]:
+        """A prompt, and the most tokens of its answer."""
+        if not self.core:
+            return dice.choice(["echo a b c", "slow 20", "slow 60", "flood 20", "hang"]), 100
+        return "".join(dice.choices("abcdefgh ", k=dice.choice((5, 40, 150, 300)))), dice.randint(1, 60)
+
+
+def one(running: Processes, http: httpx2.Client, load: Load, number: int) -> str:
     """One request to its end, or to where its client loses patience."""
     dice = random.Random(number)
-    prompt = dice.choice(["echo a b c", "slow 20", "slow 60", "flood 20", "hang"])
+    prompt, most = load.prompt(dice)
     leave_s = 0.1 if prompt == "hang" else dice.choice([None, None, None, 0.02, 0.1])
     body = running.body(prompt) | {"stream": dice.random() < 0.6, "priority": dice.choice((-1, 0, 10))}
+    body["max_tokens"] = most
     try:
         response = http.post("/v1/completions", json=body, timeout=30 if leave_s is None else leave_s)
     except httpx2.TimeoutException:
@@ -149,19 +164,20 @@ def one(running: Processes, http: httpx2.Client, number: int) -> str:
     return code
 
 
-def shower(running: Processes, count: int, kill_every: int) -> Counter[str]:
+def shower(running: Processes, load: Load, count: int, kill_every: int) -> Counter[str]:
     """`count` requests of 16 clients; the worker is killed after every so many."""
     found: Counter[str] = Counter()
     lock = threading.Lock()
     with httpx2.Client(base_url=running.server.url, trust_env=False) as http, ThreadPoolExecutor(16) as pool:
 
         def run(number: int) -> None:
-            outcome = one(running, http, number)
+            outcome = one(running, http, load, number)
             with lock:
                 found[outcome] += 1
                 kill = sum(found.values()) % kill_every == 0
             pid = running.model["pid"] if kill else None
             if pid is not None:
+                load.suspended += int(running.metric("edgellm_suspensions_total"))
                 os.kill(pid, signal.SIGKILL)
 
         list(pool.map(run, range(count)))
@@ -174,29 +190,48 @@ def held() -> dict[str, int]:
     return {"descriptors": me.num_fds(), "threads": me.num_threads(), "children": len(me.children(recursive=True))}
 
 
-def leaves_nothing(running: Processes, count: int, kill_every: int) -> None:
-    shower(running, 60, 40)  # what grows once: pools, imports, a worker
-    running.ask("echo rest")
+def leaves_nothing(running: Processes, load: Load, count: int, kill_every: int) -> None:
+    shower(running, load, 60, 40)  # what grows once: pools, imports, a worker
+    kv = at_rest(running)
     before, memory = held(), psutil.Process().memory_info().rss
-    found = shower(running, count, kill_every)
+    found = shower(running, load, count, kill_every)
     assert set(found) <= {"answered", "left", "worker_died"}, found
     assert min(found["answered"], found["left"], found["worker_died"]) > 0, found
-    assert running.ask("echo rest").status_code == 200
-    until(lambda: running.model["running"] + running.model["waiting"] == 0)
-    until(lambda: running.metric("edgellm_kv_used") == 0)
+    load.suspended += int(running.metric("edgellm_suspensions_total"))
+    assert at_rest(running) == kv
     deadline = time.monotonic() + 10
     while any(now > before[name] for name, now in held().items()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    after = held()
-    assert {name: max(before[name], now) for name, now in after.items()} == before
+    assert {name: max(before[name], now) for name, now in held().items()} == before
     assert psutil.Process().memory_info().rss - memory < 48 << 20
     assert running.server.app.state.front.running == 0
 
 
-@pytest.mark.slow
-def test_case_23_2000_requests_with_cancels_and_kills_leave_nothing_behind(running: Processes) -> None:
-    leaves_nothing(running, 2000, 150)
+def at_rest(running: Processes) -> float:
+    """KV in use when nothing runs and one plain question was the last."""
+    until(lambda: running.ask("echo rest").status_code == 200, 10.0)
+    until(lambda: running.model["running"] + running.model["waiting"] == 0)
+    time.sleep(1.2)  # a heartbeat
+    return running.metric("edgellm_kv_used")
 
 
 def test_case_23_120_requests_with_cancels_and_kills_leave_nothing_behind(running: Processes) -> None:
-    leaves_nothing(running, 120, 40)
+    leaves_nothing(running, Load(core=False), 120, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_case_23_2000_requests_with_cancels_and_kills_leave_nothing_behind(running: Processes) -> None:
+    leaves_nothing(running, Load(core=False), 2000, 150)
+
+
+@pytest.mark.parametrize(
+    ("count", "kill_every"),
+    [(60, 30), pytest.param(2000, 150, marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
+)
+def test_case_23_requests_that_give_way_to_each_other_too(count: int, kill_every: int, home: Path) -> None:
+    """The real worker, core and scheduler, in whose KV there is no room for all who run."""
+    load = Load(core=True)
+    with processes(core=0.004) as running:
+        leaves_nothing(running, load, count, kill_every)
+    assert load.suspended > count // 20
