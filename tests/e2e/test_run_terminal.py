@@ -72,7 +72,7 @@ def test_ctrl_c_in_the_midst_of_a_long_prompt(served: Served, tmp_path: Path) ->
         session.wait_for("Ask something")
         session.type("\x1b[200~" + "colour " * 3500 + "\x1b[201~")
         session.type("\r")
-        wait_for(lambda: session.read(0.02) and served.model.running, 30)
+        wait_for(lambda: session.read(0.02) and any(model.running for model in served.client.ps()), 30)
         began = time.monotonic()
         session.type("\x03")
         session.wait_for("(stopped)")
