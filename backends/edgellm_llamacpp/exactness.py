@@ -57,6 +57,11 @@ class Exactness:
         cells = 0 if self._hopeless else min(by_type.values(), default=0)
         if not self._exact:
             return cells
+        if self._hopeless:
+            raise LoadFailed(
+                f"{self._name} cannot give exact text: experts, and layers on a GPU, round by what is computed at once",
+                hint="set exact = false",
+            )
         if cells == 0:
             culprits = ", ".join(kind for kind, held in by_type.items() if not held)
             raise LoadFailed(

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec.structs import replace
+
 from edgellm import __version__
 from edgellm.contracts.engine import EnginePlugin, Tokenizer, TokenRunner
 from edgellm.contracts.events import Failed
@@ -139,7 +141,8 @@ class Worker:
         assert self._tokenizer is not None
         model = read_model(Path(load.draft))
         check_vocabulary(load.model, self._tokenizer, plugin.tokenizer(model))
-        self._core.scheduler.speculator.model = DraftModel(plugin.load(model, load.placement, lambda _done: None))
+        placement = replace(load.placement, exact=False)  # its rounding cannot reach the text
+        self._core.scheduler.speculator.model = DraftModel(plugin.load(model, placement, lambda _done: None))
 
     def _report_loading(self, done: float) -> None:
         """Engines report every tensor; a frame for each percent is enough."""
