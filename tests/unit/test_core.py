@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from fake_runner import FakeBehaviour, FakeRunner, FakeTokenizer
 
@@ -331,3 +333,18 @@ def test_what_follows_a_slide_is_what_follows_the_kept_tokens() -> None:
     kept = tokens[:20] + tokens[20 + 118 :]
     made, _ = core()
     assert text(run(made, *made.add(request(max_tokens=44), kept))["r"]) == whole[156:]
+
+
+def test_warm_up_measures_a_step_of_every_size_that_is_short_enough() -> None:
+    runner = FakeRunner(ROOM)
+    runner._info = msgspec.structs.replace(runner.info, draft_tokens=15, max_outputs=32)
+    EngineCore("fake", runner, FakeTokenizer()).warm_up()
+    assert [1 + len(step[0].draft) for step in runner.steps] == [1, 1, 4, 8, 16]
+    assert runner.used == 0
+
+
+def test_warm_up_of_a_slow_model_tries_no_size_that_would_take_long() -> None:
+    runner = FakeRunner(ROOM, FakeBehaviour(on_step=lambda rows: time.sleep(0.02 * (1 + len(rows[0].draft)))))
+    runner._info = msgspec.structs.replace(runner.info, draft_tokens=15, max_outputs=32)
+    EngineCore("fake", runner, FakeTokenizer()).warm_up()
+    assert [1 + len(step[0].draft) for step in runner.steps] == [1, 1, 4, 8]
