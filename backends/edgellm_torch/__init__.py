@@ -1,0 +1,13 @@
+"""The torch engine: GGUF files on PyTorch, on any device it has.
+
+plugin        what the app sees of it; imports nothing heavy
+config        what a header says of a model: sizes, kinds of layers, ropes
+architectures one short file for each family: which tensors a layer has and how they are put together
+costs         memory needs from the header alone
+loader        tensors of the file as weights of the engine
+model         the decoder: tokens in, logits of the wanted rows out
+pool          which blocks of the KV memory belong to which sequence; plain Python
+kv            the tensors behind them
+runner        TokenRunner: steps, drafts, results
+sampling/     the sampler chain, for all rows of a step at once
+"""
