@@ -57,7 +57,7 @@ class Blocks(RuleBasedStateMachine):
             text.append(self.clock)
 
     def lacks_room(self, counts: dict[int, int]) -> bool:
-        """Some group has too few blocks, even if it forgot all it may; copies of shared tails are not more than rows."""
+        """Some group has too few blocks, even if it forgot all it may."""
         for group in self.pool.groups:
             held = {
                 block
