@@ -1,0 +1,31 @@
+"""The families that this engine runs, by the name in `general.architecture`: header in, decoder out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from edgellm.contracts.engine import ModelFile
+from edgellm.errors import LoadFailed
+from edgellm_torch.architectures.llama import llama
+from edgellm_torch.architectures.qwen2 import qwen2
+from edgellm_torch.architectures.qwen3 import qwen3
+from edgellm_torch.config import Decoder
+from edgellm_torch.header import Header
+
+ARCHITECTURES: Final[dict[str, Callable[[Header], Decoder]]] = {
+    "llama": llama,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+}
+
+
+def decoder(model: ModelFile) -> Decoder:
+    """What `model` is made of, every tensor's shape checked. Raises LoadFailed, which names what it cannot run."""
+    build = ARCHITECTURES.get(model.architecture)
+    if build is None:
+        raise LoadFailed(
+            f"this engine does not run the architecture {model.architecture}",
+            hint="it runs " + ", ".join(sorted(ARCHITECTURES)) + "; llama.cpp runs many more",
+        )
+    return build(Header(model))

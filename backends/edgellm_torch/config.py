@@ -1,0 +1,203 @@
+"""What a decoder is made of, as data: parts that name their tensors. An architecture's file puts them together, the
+loader reads the tensors they name, model.py runs them, costs.py counts them. No torch here.
+
+Sizes are in numbers; `rows` of a matrix are its outputs, `columns` its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+Activation = Literal["silu", "gelu"]
+
+
+class Linear(msgspec.Struct, frozen=True):
+    """A matrix of a file, and a bias where there is one. `stack`: so many of them in one tensor (experts, heads)."""
+
+    weight: str
+    rows: int
+    columns: int
+    bias: str = ""
+    stack: int = 0
+
+
+class Norm(msgspec.Struct, frozen=True):
+    """RMS normalisation over `size` numbers."""
+
+    weight: str
+    size: int
+    epsilon: float
+
+
+class Rope(msgspec.Struct, frozen=True, kw_only=True):
+    """Rotary positions of the first `dims` numbers of each head (Su et al., "RoFormer", 2021).
+
+    style       "interleaved": neighbours turn together; "neox": halves
+    scaling     "linear" (Chen et al., 2023), "yarn" (Peng et al., 2023) by `factor` beyond `original_context`
+    factors     divide the frequencies (Llama 3), one for each pair: a tensor
+    """
+
+    dims: int
+    base: float = 10_000.0
+    style: Literal["interleaved", "neox"] = "interleaved"
+    scaling: Literal["none", "linear", "yarn"] = "none"
+    factor: float = 1.0
+    original_context: int = 0
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    factors: str = ""
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Grouped-query attention. `window`: tokens that it looks back, the token itself included; 0: all.
+
+    scale       of the scores; soft_cap: they are kept within it (Gemma 2)
+    """
+
+    heads: int
+    kv_heads: int
+    key_size: int
+    value_size: int
+    scale: float
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    rope: Rope | None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    window: int = 0
+    soft_cap: float = 0.0
+
+    @property
+    def kv_numbers(self) -> int:
+        """Kept per token."""
+        return self.kv_heads * (self.key_size + self.value_size)
+
+
+class Latent(msgspec.Struct, frozen=True, kw_only=True):
+    """Multi-head latent attention (DeepSeek-V2, 2024), absorbed: one compressed key for all heads, values a part of it.
+
+    rank        of what is kept of keys and values; `rope_size` more numbers carry the position
+    query_down  None where queries are not compressed
+    up_keys     [heads, rank, plain]: lifts a head's query to the compressed key
+    up_values   [heads, value, rank]: lowers what a head attended to
+    """
+
+    heads: int
+    rank: int
+    plain_size: int
+    rope_size: int
+    value_size: int
+    scale: float
+    query_down: Linear | None
+    query_norm: Norm | None
+    query: Linear
+    key_down: Linear
+    key_norm: Norm
+    up_keys: Linear
+    up_values: Linear
+    output: Linear
+    rope: Rope
+    window: int = 0
+
+    @property
+    def kv_numbers(self) -> int:
+        """Kept per token."""
+        return self.rank + self.rope_size
+
+
+class Gated(msgspec.Struct, frozen=True):
+    """A gated feed-forward network (Shazeer, "GLU Variants Improve Transformer", 2020)."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+    activation: Activation = "silu"
+
+
+class Experts(msgspec.Struct, frozen=True, kw_only=True):
+    """Gated networks of which each token takes `used`, and one that every token takes, where there is one.
+
+    The other fields are those of edgellm_kernels.routing.RouterSpec. `correction`: a tensor added to the scores for the
+    choice alone.
+    """
+
+    router: Linear
+    gate: Linear
+    up: Linear
+    down: Linear
+    used: int
+    activation: Activation = "silu"
+    score: Literal["softmax", "sigmoid", "softmax_top"] = "softmax"
+    renormalise: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+    correction: str = ""
+    shared: Gated | None = None
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """x += post_norm(attention(norm(x))); the same with the feed-forward network. Post-norms where the model has them."""
+
+    attention_norm: Norm
+    attention: Attention | Latent
+    attention_post_norm: Norm | None = None
+    feed_norm: Norm
+    feed: Gated | Experts
+    feed_post_norm: Norm | None = None
+
+
+class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole model. `output` may name the embedding's tensor: then both share it."""
+
+    vocabulary: int
+    width: int
+    context: int  # it was trained for, tokens; 0: the file does not say
+    embedding: Linear
+    layers: tuple[Layer, ...]
+    norm: Norm
+    output: Linear
+    embedding_scale: float = 1.0
+    soft_cap: float = 0.0  # of the logits
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The windows of its layers, each once: the groups of its KV."""
+        return tuple(sorted({layer.attention.window for layer in self.layers}))
+
+
+def linears(part: Any) -> Iterator[Linear]:
+    """Every matrix of a part and of the parts in it."""
+    return (found for found in _walk(part) if isinstance(found, Linear))
+
+
+def norms(part: Any) -> Iterator[Norm]:
+    """The same for norms."""
+    return (found for found in _walk(part) if isinstance(found, Norm))
+
+
+def vectors(part: Any) -> Iterator[tuple[str, int]]:
+    """The names and sizes of what else is read: biases, corrections, frequency factors."""
+    for found in _walk(part):
+        if isinstance(found, Linear) and found.bias:
+            yield found.bias, found.rows
+        elif isinstance(found, Experts) and found.correction:
+            yield found.correction, found.router.rows
+        elif isinstance(found, Rope) and found.factors:
+            yield found.factors, found.dims // 2
+
+
+def _walk(part: Any) -> Iterator[Any]:
+    if isinstance(part, tuple):
+        for item in part:
+            yield from _walk(item)
+    elif isinstance(part, msgspec.Struct):
+        yield part
+        for field in part.__struct_fields__:
+            yield from _walk(getattr(part, field))
