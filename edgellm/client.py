@@ -21,7 +21,7 @@ from edgellm.config import SECRET, Settings, load_settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed, Finished
 from edgellm.contracts.request import GenerateRequest
-from edgellm.errors import DaemonError, EdgeError, ErrorInfo, InvalidRequest, Unavailable
+from edgellm.errors import UNREADABLE, DaemonError, EdgeError, ErrorInfo, InvalidRequest, Unavailable
 from edgellm.paths import Paths
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def read_info(paths: Paths) -> DaemonInfo | None:
     """What daemon.json says, true or not; None when there is none."""
     try:
         return msgspec.json.decode(info_path(paths).read_bytes(), type=DaemonInfo)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 
@@ -78,6 +78,7 @@ class DaemonClient:
 
         self.info = info
         self._errors: tuple[type[Exception], ...] = (httpx2.HTTPError, httpx2.StreamError)
+        self._failures: tuple[type[Exception], ...] = (*self._errors, EdgeError)
         self._options: dict[str, Any] = {
             "base_url": info.url,
             "headers": {"authorization": f"Bearer {info.token}", "content-type": "application/json"},
@@ -166,54 +167,43 @@ class DaemonClient:
 
     def generate(self, request: GenerateRequest) -> Generator[Event, None, None]:
         """Stream an answer. Whatever goes wrong comes as `Failed`. Closing the iterator cancels the request."""
+        events = _Events()
         try:
-            body = _encoded(request)
-            lines = _Lines()
-            with self._http.stream("POST", GENERATE, content=body) as response:
+            with self._http.stream("POST", GENERATE, content=_encoded(request)) as response:
                 if response.status_code != 200:
                     response.read()
                     yield Failed(_error(response))
                     return
                 for chunk in response.iter_raw():
-                    for event in lines.feed(chunk):
-                        yield event
-                        if isinstance(event, Finished | Failed):
-                            return
-        except self._errors as error:
-            yield Failed(self._gone(error).info)
-            return
-        except EdgeError as error:
-            yield Failed(error.info)
-            return
-        yield Failed(self._gone(None).info)
+                    yield from events.feed(chunk)
+                    if events.ended:
+                        return
+            raise self._gone(None)
+        except self._failures as error:
+            yield self._failed(error)
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         """`generate` for an event loop: cancelling the task that waits here cancels the request, at any time."""
         import httpx2
 
+        events = _Events()
         try:
-            body = _encoded(request)
-            lines = _Lines()
             async with (
                 httpx2.AsyncClient(**self._options) as http,
-                http.stream("POST", GENERATE, content=body) as response,
+                http.stream("POST", GENERATE, content=_encoded(request)) as response,
             ):
                 if response.status_code != 200:
                     await response.aread()
                     yield Failed(_error(response))
                     return
                 async for chunk in response.aiter_raw():
-                    for event in lines.feed(chunk):
+                    for event in events.feed(chunk):
                         yield event
-                        if isinstance(event, Finished | Failed):
-                            return
-        except self._errors as error:
-            yield Failed(self._gone(error).info)
-            return
-        except EdgeError as error:
-            yield Failed(error.info)
-            return
-        yield Failed(self._gone(None).info)
+                    if events.ended:
+                        return
+            raise self._gone(None)
+        except self._failures as error:
+            yield self._failed(error)
 
     def ps(self) -> list[LoadedModel]:
         """The models in memory. Raises DaemonGone when the daemon is, as all that follow."""
@@ -292,6 +282,9 @@ class DaemonClient:
             raise DaemonError(f"the daemon at {self.info.url} answered with something unreadable") from error
         return found
 
+    def _failed(self, error: Exception) -> Failed:
+        return Failed((error if isinstance(error, EdgeError) else self._gone(error)).info)
+
     def _gone(self, error: Exception | None) -> DaemonGone:
         why = f": {error}" if error is not None and str(error) else ""
         return DaemonGone(
@@ -339,22 +332,26 @@ def _encoded(request: GenerateRequest) -> bytes:
     return _json(request)
 
 
-class _Lines:
-    """The events in the pieces of a response; blank lines only keep it alive."""
+class _Events:
+    """The events in the pieces of a response; blank lines only keep it alive. `ended`: the last one was among them."""
 
     def __init__(self) -> None:
+        self.ended = False
         self._decoder = msgspec.json.Decoder(Event)
         self._rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events that end in this piece. Raises DaemonError for what is none."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                try:
-                    yield self._decoder.decode(line)
-                except msgspec.DecodeError as error:
-                    raise DaemonError(f"the daemon sent something unreadable: {error}") from error
+        for line in filter(None, lines):
+            if self.ended:
+                return
+            try:
+                event = self._decoder.decode(line)
+            except UNREADABLE as error:
+                raise DaemonError(f"the daemon sent something unreadable: {error}") from error
+            self.ended = isinstance(event, Finished | Failed)
+            yield event
 
 
 def _error(response: httpx2.Response) -> ErrorInfo:

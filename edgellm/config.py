@@ -225,7 +225,7 @@ def _file_layer(path: Path, table: Mapping[str, Field]) -> Layer:
 
     try:
         entries = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # syntax, a number of thousands of digits, nesting without end
         raise ConfigError(
             f"{path} is not valid TOML: {error}", hint='write lines such as `host = "127.0.0.1"`'
         ) from error

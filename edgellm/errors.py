@@ -31,10 +31,12 @@ Foreign exceptions are translated into this tree where they enter.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
+# What msgspec raises for bytes that are not the JSON they should be: other encodings, and nesting without end, too.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 SEE_LOGS = "`edgellm logs` says more, on the machine where the daemon runs"  # paths do not travel over HTTP
 
 

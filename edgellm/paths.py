@@ -51,11 +51,19 @@ class Paths(msgspec.Struct, frozen=True):
         return self.config / "models.toml"
 
 
+def expanded(text: str) -> Path:
+    """The path that `text` names; a "~" for a user who does not exist stays what it is, as in a shell."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
 def default_paths() -> Paths:
     """The folders for this user, from `EDGELLM_HOME` or the platform's conventions."""
     home = os.environ.get("EDGELLM_HOME")
     if home:
-        root = Path(home).expanduser().absolute()
+        root = expanded(home).absolute()
         return Paths(root, root / "config", root / "run", root / "logs")
     import platformdirs
 

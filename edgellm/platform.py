@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from edgellm.paths import expanded
+
 LOG_BYTES = 4 * 1024 * 1024  # a log that is longer starts anew
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -88,7 +90,7 @@ def spawn_detached(argv: Sequence[str], log_path: Path) -> int:
     """
     environment = dict(os.environ)
     if environment.get("EDGELLM_HOME"):
-        environment["EDGELLM_HOME"] = str(Path(environment["EDGELLM_HOME"]).expanduser().absolute())
+        environment["EDGELLM_HOME"] = str(expanded(environment["EDGELLM_HOME"]).absolute())
     with open_private_log(log_path) as log:
         process = subprocess.Popen(
             list(argv),

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,7 @@ def ask(api: Any, *question: str, command: list[str] | None = None) -> str | Non
         known[name] = _run([*(command or [sys.executable, "-P", "-m", "edgellm_llamacpp.canary"]), *question])
         if memory is not None:
             with contextlib.suppress(OSError):
-                memory.parent.mkdir(parents=True, exist_ok=True)
-                memory.write_text(json.dumps(known), "utf-8")
+                _keep(memory, json.dumps(known))
     answer = known[name]
     return answer if isinstance(answer, str) else None
 
@@ -61,6 +61,17 @@ def _remembered(memory: Path | None) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
+
+
+def _keep(memory: Path, text: str) -> None:
+    """Replace the file in one step: workers that start at the same time read it whole, or what it was before."""
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    new = memory.with_name(f".{memory.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        new.write_text(text, "utf-8")
+        new.replace(memory)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _run(command: list[str]) -> str | None:

@@ -8,6 +8,7 @@ from edgellm.cli.output import Bar, Output
 from edgellm.library.convert.convert import Conversion, parse_type, plan_conversion
 from edgellm.library.convert.write import write_file
 from edgellm.library.staging import PullProgress
+from edgellm.paths import expanded
 from edgellm.units import size
 
 
@@ -17,11 +18,11 @@ def convert_folder(folder: str, target: str | None, out_type: str | None, *, jso
     wanted = parse_type(out_type) if out_type else None
     output.status("reading it …")
     try:
-        conversion = plan_conversion(Path(folder).expanduser(), wanted)
+        conversion = plan_conversion(expanded(folder), wanted)
         output.note(described(conversion))
         for note in conversion.notes:
             output.warn(note)
-        path = Path(target).expanduser() if target else Path(f"{conversion.folder.name}.{conversion.type.lower()}.gguf")
+        path = expanded(target) if target else Path(f"{conversion.folder.name}.{conversion.type.lower()}.gguf")
         bar = Bar(output)
 
         def report(progress: PullProgress) -> None:

@@ -22,7 +22,7 @@ from edgellm.library.fitting import Fit, fit_of
 from edgellm.library.names import parse_name
 from edgellm.library.references import InFile, parse_reference
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths, default_paths, expanded
 from edgellm.placement.disk import DiskSpeed, disk_speed
 from edgellm.placement.machine import Memory, cores, memory
 from edgellm.placement.plan import Plan, chosen_kv_type, draft_total, longest_context, make_plan, trained_context
@@ -99,7 +99,7 @@ def _header(name: str, paths: Paths) -> ModelFile:
     """Raises NotFound, LibraryError, BadModelFile."""
     reference = parse_reference(name)
     if isinstance(reference, InFile):
-        return _file(Path(reference.path).expanduser())
+        return _file(expanded(reference.path))
     store = Store(paths)
     return read_model(store.model_path(store.require(name)))
 

@@ -18,7 +18,7 @@ from edgellm.contracts.engine import Placement, RunnerInfo
 from edgellm.contracts.events import Event
 from edgellm.contracts.request import GenerateRequest
 from edgellm.engine.limits import Limits
-from edgellm.errors import ErrorInfo
+from edgellm.errors import UNREADABLE, ErrorInfo
 
 PROTOCOL = 1
 FRAME_LIMIT = 64 * 1024 * 1024
@@ -137,5 +137,5 @@ class FrameReader:
             del self._buffer[: 4 + length]
             try:
                 yield self._decoder.decode(body)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise ProtocolError(f"malformed frame: {error}") from error

@@ -150,7 +150,7 @@ def read_tables(file: Path) -> dict[str, dict[str, Any]]:
     """The entries' tables of one file, unchecked but for their being tables under their canonical names."""
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: TOML syntax, UTF-8
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: TOML syntax, UTF-8
         raise ConfigError(f"{file}: {getattr(error, 'strerror', None) or error}", hint="correct the file") from error
     version = content.pop("schema_version", None)
     if version is None:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from edgellm import platform
+from edgellm.errors import UNREADABLE
 from edgellm.library.staging import PullProgress, Report
 from edgellm.library.transfer.ranges import bytes_done
 from edgellm.paths import Paths
@@ -93,7 +94,7 @@ def write_job(folder: Path, job: Job) -> None:
 def read_job(folder: Path) -> Job | None:
     try:
         return msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return None
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from edgellm.contracts.request import Sampling
-from edgellm.errors import LibraryError
+from edgellm.errors import UNREADABLE, LibraryError
 from edgellm.formats.summary import ModelSummary
 from edgellm.library.names import ModelName
 
@@ -79,7 +79,7 @@ def decode(raw: bytes, path: Path, name: ModelName) -> Manifest:
                 hint=f"update edgellm, or {again}",
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise LibraryError(f"the manifest of {name} is damaged ({path}: {error})", hint=again) from error
     if manifest.full_name != name:
         raise LibraryError(f"the manifest of {name} is damaged ({path} is about {manifest.full_name})", hint=again)
@@ -90,7 +90,7 @@ def is_newer(raw: bytes) -> bool:
     """Whether the content was written by a later version of this program."""
     try:
         return msgspec.json.decode(raw, type=_Versioned).version > MANIFEST_VERSION
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return False
 
 

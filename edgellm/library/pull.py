@@ -31,7 +31,7 @@ from edgellm.library.sources import local, ollama, pip, published, pypi
 from edgellm.library.staging import Meter, PullProgress, Report, disk_errors, hash_file
 from edgellm.library.store import Store
 from edgellm.library.transfer.download import Tuning
-from edgellm.paths import Paths
+from edgellm.paths import Paths, expanded
 
 __all__ = ["Announcement", "PullProgress", "PullResult", "pull"]
 
@@ -64,10 +64,10 @@ def pull(
     context = Context(paths, report, settings or Settings(), announce or (lambda _: None), tuning or Tuning())
     with disk_errors(f"cannot pull {reference}"):
         match named:
-            case InFile(path) if Path(path).expanduser().is_dir():
-                return PullResult(*pull_folder(Path(path).expanduser(), wanted, context))
+            case InFile(path) if expanded(path).is_dir():
+                return PullResult(*pull_folder(expanded(path), wanted, context))
             case InFile(path):
-                return _import(Path(path).expanduser(), wanted, context)
+                return _import(expanded(path), wanted, context)
             case OnHub():
                 return _remote(on_hub(named, wanted, context), context)
             case OnWeb():

@@ -21,7 +21,7 @@ import msgspec
 
 from edgellm import platform
 from edgellm.config import Settings
-from edgellm.errors import ConfigError, InvalidName, NotFound
+from edgellm.errors import UNREADABLE, ConfigError, InvalidName, NotFound
 from edgellm.paths import Paths
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def stored(path: Path) -> tuple[StoredKey, ...]:
         for key in file.keys:
             if len(bytes.fromhex(key.sha256)) != 32:
                 raise ValueError("not a SHA-256")
-    except (msgspec.MsgspecError, ValueError, UnicodeDecodeError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise _unusable(path, "it is damaged", "remove it and make the keys anew: `edgellm keys add NAME`") from error
     return file.keys
 

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from edgellm import platform
-from edgellm.errors import LibraryError
+from edgellm.errors import UNREADABLE, LibraryError
 from edgellm_tui.records import Conversation, Figures, State, Turn, title_of
 
 VERSION: Final = 1
@@ -154,17 +154,18 @@ class History:
         """Delete a conversation and all that was said in it."""
         self._db.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
 
-    @_guarded
     def prefer(self, name: str, value: str) -> None:
-        """Keep a preference of the app's own, such as its theme."""
-        self._db.execute("INSERT OR REPLACE INTO preference VALUES (?, ?)", (name, value))
+        """Keep a preference of the app's own, such as its theme. One that cannot be kept lasts until the app ends."""
+        with suppress(LibraryError):
+            self._set_preference(name, value)
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    @_guarded
     def preference(self, name: str) -> str | None:
-        row = self._db.execute("SELECT value FROM preference WHERE name = ?", (name,)).fetchone()
-        return row[0] if row else None
+        """None where there is none, or none can be read."""
+        with suppress(LibraryError):
+            return self._get_preference(name)
+        return None
 
     @_guarded
     def conversations(self, limit: int, words: str = "") -> list[Conversation]:
@@ -195,6 +196,15 @@ class History:
         return self._conversation(conversation)
 
     # -- parts -----------------------------------------------------------------------------------------
+
+    @_guarded
+    def _set_preference(self, name: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO preference VALUES (?, ?)", (name, value))
+
+    @_guarded
+    def _get_preference(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM preference WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else None
 
     def _conversation(self, conversation: int) -> Conversation:
         row = self._db.execute(
@@ -239,7 +249,7 @@ def _read(row: tuple[Any, ...]) -> Turn:
 def _translated(path: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
+    except (sqlite3.Error, OSError, *UNREADABLE) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LibraryError(
             f"the history of conversations cannot be used ({path}: {why})",

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import traceback
-from pathlib import Path
-
-from edgellm import platform
 from edgellm.config import Settings, load_settings
 from edgellm.errors import EdgeError, NotFound
 from edgellm.library.catalogue import STARTER
@@ -14,6 +9,7 @@ from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
 from edgellm_tui.bridge import Model, listed, offered
 from edgellm_tui.history import History
+from edgellm_tui.trouble import log_of, record
 
 
 def launch(name: str | None) -> None:
@@ -39,11 +35,10 @@ def _chat(paths: Paths, settings: Settings, history: History, name: str | None) 
     settle()
     app.run()
     if app.failure is not None:
-        log = paths.logs / "chat.log"
-        _note(log, app.failure)
+        record(paths, app.failure)
         raise EdgeError(
             f"the chat ended with an internal error: {type(app.failure).__name__}: {app.failure}",
-            hint=f"your conversations are kept; `edgellm chat` goes on. What happened is in {log}",
+            hint=f"your conversations are kept; `edgellm chat` goes on. What happened is in {log_of(paths)}",
         ) from app.failure
 
 
@@ -62,9 +57,3 @@ def first(paths: Paths, history: History, name: str | None) -> tuple[Model | Non
             raise
         return None, offer
     return next((model for model in here if model.name == wanted), None), None
-
-
-def _note(log: Path, error: Exception) -> None:
-    """The traceback, for those who look into it."""
-    with contextlib.suppress(OSError), platform.open_private_log(log) as file:
-        file.write("".join(traceback.format_exception(error)).encode())

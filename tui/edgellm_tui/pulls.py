@@ -11,6 +11,7 @@ from edgellm.errors import EdgeError, Interrupted
 from edgellm.library.pull import PullProgress, pull
 from edgellm.paths import Paths
 from edgellm_tui.messages import PullEnded, PullMoved
+from edgellm_tui.trouble import record
 
 _LEAVE_S = 1.0  # what quitting grants a pull to end tidily; the next one uses what it left
 
@@ -58,6 +59,9 @@ class Pulls:
             pull(name, paths=self._paths, report=report)
         except EdgeError as failure:
             error = failure.message + (f". {failure.hint}" if failure.hint else "")
+        except Exception as failure:  # on a thread nobody else hears of it
+            record(self._paths, failure)
+            error = f"internal error: {type(failure).__name__}: {failure}"
         finally:
             self._running.pop(name, None)
         self._post(PullEnded(name, error))

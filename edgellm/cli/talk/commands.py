@@ -12,6 +12,7 @@ import msgspec
 from edgellm.cli.output import Output
 from edgellm.cli.talk.conversation import SETTINGS, Conversation
 from edgellm.errors import InvalidRequest
+from edgellm.paths import expanded
 from edgellm.units import number, size
 
 _NAME = re.compile(r"/[a-z?]*\Z")
@@ -137,7 +138,7 @@ def _bye(_: Call) -> None:
 def _file(text: str, command: str) -> Path:
     if not text:
         raise InvalidRequest("name a file", hint=f"{command} talk.json")
-    return Path(text).expanduser().absolute()
+    return expanded(text).absolute()
 
 
 def _told(value: object, meaning: str) -> str:

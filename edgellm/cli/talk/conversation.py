@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
-from edgellm.errors import InvalidRequest
+from edgellm.errors import UNREADABLE, InvalidRequest
 from edgellm.library.manifest import Manifest
 from edgellm.platform import write_private
 from edgellm.presets import NAMES, PresetName
@@ -17,6 +17,7 @@ from edgellm.presets import NAMES, PresetName
 FORM = 1
 _DEFAULT = ("default", "none", "")
 _LARGEST_SEED = (1 << 63) - 1
+_LARGEST = 64 << 20  # bytes of a saved conversation
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -116,28 +117,57 @@ class Conversation:
         return self.manifest.sampling
 
     def save(self, file: Path) -> None:
-        """Write it to a file that only this user may read. Raises InvalidRequest."""
+        """Write it to a file that only this user may read; only over another saved one. Raises InvalidRequest."""
+        _refuse_other(file)
         saved = Saved(form=FORM, model=self.name, system=self.system, messages=tuple(self.messages))
         try:
             write_private(file, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
-        except OSError as error:
-            raise InvalidRequest(f"{file} cannot be written: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:  # ValueError: a path no system takes
+            raise InvalidRequest(f"{file} cannot be written: {_why(error)}") from error
 
     def load(self, file: Path) -> str:
         """Go on with a saved conversation; the model it was held with. Raises InvalidRequest, and then changes nothing.
 
         This conversation's model answers from here on, whichever that was.
         """
-        try:
-            saved = msgspec.json.decode(file.read_bytes(), type=Saved)
-        except OSError as error:
-            raise InvalidRequest(f"{file} cannot be read: {error.strerror or error}") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise InvalidRequest(f"{file} is no saved conversation: {error}", hint="/save writes one") from error
+        saved = _saved(file)
         if saved.form != FORM:
             raise InvalidRequest(f"{file} is of form {saved.form}, this edgellm reads {FORM}")
         self.system, self.messages = saved.system, list(saved.messages)
         return saved.model
+
+
+def _saved(file: Path) -> Saved:
+    """What the file holds. Raises InvalidRequest: also for what has no end, or blocks, when it is read."""
+    try:
+        if file.exists() and not file.is_file():
+            raise InvalidRequest(f"{file} is no file", hint="/save writes one")
+        with file.open("rb") as opened:
+            raw = opened.read(_LARGEST + 1)
+        if len(raw) > _LARGEST:
+            raise InvalidRequest(f"{file} is larger than any conversation", hint="/save writes one")
+        return msgspec.json.decode(raw, type=Saved)
+    except UNREADABLE as error:
+        raise InvalidRequest(f"{file} is no saved conversation: {error}", hint="/save writes one") from error
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{file} cannot be read: {_why(error)}") from error
+
+
+def _refuse_other(file: Path) -> None:
+    """Raise InvalidRequest where something else would be lost."""
+    try:
+        if not file.exists() or (file.is_file() and file.stat().st_size == 0):
+            return
+        _saved(file)
+    except (OSError, ValueError):  # writing says why it cannot be
+        return
+    except InvalidRequest as error:
+        told = f"{file} is there already, and is no saved conversation"
+        raise InvalidRequest(told, hint="name another file") from error
+
+
+def _why(error: OSError | ValueError) -> object:
+    return getattr(error, "strerror", None) or error
 
 
 def _value(name: str, setting: Setting, text: str) -> Any:

@@ -16,9 +16,10 @@ from typing import Any, Final
 import msgspec
 
 from edgellm.contracts.request import Sampling
-from edgellm.errors import ChecksumMismatch, LibraryError, NotFound
+from edgellm.errors import UNREADABLE, ChecksumMismatch, LibraryError, NotFound
 from edgellm.library.names import ModelName, name_from_file
 from edgellm.library.staging import Meter, Report, Staged, hash_file, require_space, write_hashed
+from edgellm.paths import expanded
 
 _REGISTRY: Final = "registry.ollama.ai"
 _NAMESPACE: Final = "library"
@@ -54,8 +55,8 @@ def folder() -> Path:
     """Where Ollama keeps models: OLLAMA_MODELS, the user's own folder, or that of the Linux service."""
     named = os.environ.get("OLLAMA_MODELS")
     if named:
-        return Path(named).expanduser()
-    own = Path.home() / ".ollama" / "models"
+        return expanded(named)
+    own = expanded("~/.ollama/models")
     service = Path("/usr/share/ollama/.ollama/models")
     return service if not own.is_dir() and service.is_dir() else own
 
@@ -154,7 +155,7 @@ def _read(path: Path, kind: Any) -> Any:
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_LARGEST_JSON), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise LibraryError(f"{path}: {error}", hint="pull the model from a hub instead") from error
 
 

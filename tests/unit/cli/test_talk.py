@@ -179,6 +179,27 @@ def test_a_conversation_can_be_kept(
     assert "is no saved conversation" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["a folder", "a device without end", "notes", "no such user", "too long", "NUL"])
+def test_what_cannot_be_kept_or_loaded_is_said_and_left_as_it_is(
+    kind: str, daemon: FakeClient, tmp_path: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text("mine")
+    file = {
+        "a folder": str(tmp_path),
+        "a device without end": "/dev/zero",
+        "notes": str(notes),
+        "no such user": "~nobody-of-that-name/talk.json",
+        "too long": "x" * 5000,
+        "NUL": "a\0b",
+    }[kind]
+    assert talk(monkeypatch, daemon, ["one", f"/save {file}", f"/load {file}", "two"]) == 0
+    told = capsys.readouterr().err
+    assert told.count("error:") == 2, told
+    assert notes.read_text() == "mine"
+    assert daemon.requests[-1].prompt == said("one", "Because sunlight scatters.\n", "two"), "it goes on"
+
+
 def test_retry_asks_again(daemon: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert talk(monkeypatch, daemon, ["one", "/retry"]) == 0
     assert [request.prompt for request in daemon.requests] == [said("one")] * 2

@@ -279,7 +279,11 @@ class ChatScreen(Screen[None]):
         first, held = self.conversation.first_id, self.session.conversation
         if first is None or held is None:
             return
-        turns = await asyncio.to_thread(lambda: self._history.turns(held.id, before=first, limit=PAGE + 1))
+        try:
+            turns = await asyncio.to_thread(lambda: self._history.turns(held.id, before=first, limit=PAGE + 1))
+        except EdgeError as error:
+            self.post_message(messages.Failure(error.message, error.hint))
+            return
         await self.conversation.put_earlier(turns[-PAGE:], more=len(turns) > PAGE)
 
     def action_sidebar(self) -> None:
