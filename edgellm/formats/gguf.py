@@ -77,6 +77,11 @@ def read_prefix(path: Path, prefix: bytes, size: int) -> ModelFile | More:
         return More(min(max(short.total, 2 * len(prefix)), size, MAX_HEADER))
 
 
+def read_keys(cursor: Cursor, size: int) -> dict[str, Any]:
+    """The metadata alone, of a file of `size` bytes: the cursor then stands at the tensors. Raises BadModelFile."""
+    return cursor.metadata(_Header(cursor, size).start()[1])
+
+
 def _read(path: Path, data: bytes | mmap.mmap, size: int) -> ModelFile:
     return _Header(Cursor(path, data, min(size, MAX_HEADER)), size).read()
 
@@ -98,7 +103,7 @@ class _Header:
         self.size = size
 
     def read(self) -> ModelFile:
-        tensor_count, key_count = self._start()
+        tensor_count, key_count = self.start()
         metadata = self.cursor.metadata(key_count)
         architecture = self._architecture(metadata)
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
@@ -110,7 +115,7 @@ class _Header:
         self._require_apart(tensors)
         return ModelFile(self.cursor.path, self.size, architecture, metadata, tensors)
 
-    def _start(self) -> tuple[int, int]:
+    def start(self) -> tuple[int, int]:
         """Check magic and version; the counts of tensors and keys."""
         cursor = self.cursor
         if self.size < _LEAST:

@@ -10,7 +10,7 @@ import mmap
 import struct
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from edgellm.formats.files import bad, shown
 
@@ -38,6 +38,21 @@ _SCALARS: Final[dict[int, Struct]] = {
 _BOOL: Final = 7
 _STRING: Final = 8
 _ARRAY: Final = 9
+STRINGS: Final = _STRING  # the kind of an array of strings
+
+
+class Stretch(NamedTuple):
+    """Where an array's values lie: `count` of them, of a value type by number, in the bytes from `start` to `end`."""
+
+    kind: int
+    count: int
+    start: int
+    end: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of one value; 0 for strings, whose lengths differ."""
+        return 0 if self.kind == _STRING else 1 if self.kind == _BOOL else _SCALARS[self.kind].size
 
 
 class Short(Exception):
@@ -49,7 +64,10 @@ class Short(Exception):
 
 
 class Cursor:
-    """`pos` is the next byte, `have` the end of the data, `end` that of the longest header the file can hold."""
+    """`pos` is the next byte, `have` the end of the data, `end` that of the longest header the file can hold.
+
+    `arrays` says where each array of the metadata lies, kept or only walked.
+    """
 
     def __init__(self, path: Path, data: bytes | mmap.mmap, end: int) -> None:
         self.path = path
@@ -57,6 +75,7 @@ class Cursor:
         self.pos = 0
         self.have = min(len(data), end)
         self.end = end
+        self.arrays: dict[str, Stretch] = {}
         self._walked = 0
         self._kept_values = 0
         self._kept_bytes = 0
@@ -102,6 +121,12 @@ class Cursor:
         room = (self.end - self.pos) // width
         if count > room:
             self.bad(f"length of {key}", count, f"there is room for {room}")
+        start = self.pos
+        values = self._values(key, kind, count, width)
+        self.arrays[key] = Stretch(kind, count, start, self.pos)
+        return values
+
+    def _values(self, key: str, kind: int, count: int, width: int) -> list[Any] | None:
         if kind == _STRING and count > KEPT_STRINGS:
             self._walk_strings(key, count)
             return None
