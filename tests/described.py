@@ -56,7 +56,8 @@ def violations(url: str, operation: Described, *, model: str, examples: int) -> 
         except FailureGroup as group:
             for failure in group.exceptions:
                 if not isinstance(failure, RejectedPositiveData) or not _unsaid(operation, response):
-                    found.setdefault(f"{type(failure).__name__} {response.status_code}", f"{failure}"[:500])
+                    kind = f"{type(failure).__name__} {response.status_code}"
+                    found.setdefault(kind, f"{failure}"[:500] + f"\nsent: {case.body!r}\nheard: {response.text[:500]}")
 
     @options
     @given(case=described.as_strategy(generation_mode=GenerationMode.POSITIVE))

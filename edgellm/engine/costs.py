@@ -11,6 +11,8 @@ import bisect
 # Upper edges of the classes: every small row count by itself, then powers of two and their halves.
 _EDGES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 _WEIGHT = 0.2  # of the newest measurement
+_LARGE = 64  # tokens of a step in which attention over a long context shows
+_TREND = 0.5  # weight of the newest error
 
 
 class StepCosts:
@@ -18,10 +20,14 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, float]] = {}  # class -> (mean tokens, mean seconds)
+        self._behind = 1.0  # what large steps took lately, in multiples of their prediction
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn from a step of `tokens` tokens over all rows."""
         index = bisect.bisect_left(_EDGES, tokens)
+        if tokens >= _LARGE and self.known(tokens):
+            off = min(2.0, max(0.5, seconds / max(1e-9, self.predict(tokens))))
+            self._behind += _TREND * (off - self._behind)
         if index not in self._seen:
             self._seen[index] = (float(tokens), seconds)
             return
@@ -49,7 +55,11 @@ class StepCosts:
         return y0 + (y1 - y0) * (tokens - x0) / max(1e-9, x1 - x0)
 
     def fits(self, seconds: float, lower: int, upper: int) -> int:
-        """The most tokens in lower..upper predicted to take at most `seconds`; `lower` when none does."""
+        """The most tokens in lower..upper predicted to take at most `seconds`; `lower` when none does.
+
+        A prompt's steps grow dearer the deeper it gets, and means lag behind that: the latest error counts too.
+        """
+        seconds /= self._behind
         if upper <= lower or self.predict(upper) <= seconds:
             return max(lower, upper)
         while lower < upper:  # prediction grows with tokens, near enough

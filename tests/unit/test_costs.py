@@ -42,3 +42,16 @@ def test_one_slow_step_does_not_become_the_truth_but_a_lasting_change_does() -> 
     for _ in range(50):
         costs.observe(1, 0.03)
     assert abs(costs.predict(1) - 0.03) < 0.001
+
+
+def test_steps_that_keep_taking_longer_are_made_smaller_at_once() -> None:
+    """A prompt grows deep: every step of 256 tokens takes 0.01 s more than the one before."""
+    costs = StepCosts()
+    costs.observe(64, 0.05)
+    for step in range(11):
+        costs.observe(256, 0.2 + 0.01 * step)
+    size = costs.fits(0.2, 64, 512)
+    assert size * 0.31 / 256 <= 0.2 * 1.05
+    for _ in range(10):  # and the next prompt starts shallow again
+        costs.observe(size, 0.2 * size / 256)
+    assert costs.fits(0.2, 64, 512) >= 200
