@@ -42,10 +42,10 @@ STRINGS: Final = _STRING  # the kind of an array of strings
 
 
 class Stretch(NamedTuple):
-    """Where an array's values lie: `count` of them, of a value type by number, in the bytes from `start` to `end`."""
+    """Where an array's values lie: `items` of them, of a value type by number, in the bytes from `start` to `end`."""
 
     kind: int
-    count: int
+    items: int
     start: int
     end: int
 

@@ -152,10 +152,10 @@ class _Reader:
             return []
         if at.kind != STRINGS:
             self._bad(name, f"an array of type {at.kind}", "expected strings")
-        if at.count > most:
-            self._bad(f"length of {name}", at.count, f"at most {most}")
+        if at.items > most:
+            self._bad(f"length of {name}", at.items, f"at most {most}")
         # A copy: slices of bytes are several times faster than those of a map.
-        return _split(self.data[at.start : at.end], at.count)
+        return _split(self.data[at.start : at.end], at.items)
 
     def _numbers(self, name: str, count: int, kinds: tuple[int, ...]) -> list[Any]:
         """The first `count` of an array of numbers; empty where there is none."""
@@ -165,8 +165,8 @@ class _Reader:
             return []
         if at.kind not in kinds:
             self._bad(name, f"an array of type {at.kind}", f"expected {' or '.join(_NAMES[kind] for kind in kinds)}")
-        if at.count < count:
-            self._bad(f"length of {name}", at.count, f"there are {count} tokens")
+        if at.items < count:
+            self._bad(f"length of {name}", at.items, f"there are {count} tokens")
         form = f"<{count}{'f' if at.kind == _F32 else 'i'}"
         return list(struct.unpack_from(form, self.data[at.start : at.start + 4 * count]))
 
