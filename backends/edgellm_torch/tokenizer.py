@@ -1,0 +1,278 @@
+"""Text to token ids and back, from the vocabulary in the GGUF file: byte-level BPE by the library `tokenizers`, and
+SentencePiece's BPE. Token for token what llama.cpp makes of the same file, with one exception: text never becomes a
+control token by merging, even where a vocabulary would let it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final
+
+from edgellm.contracts.engine import ModelFile
+from edgellm.errors import BadModelFile
+from edgellm.formats.files import shown
+from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
+from edgellm_torch.sentencepiece import SPACE, SentencePiece
+from edgellm_torch.special_tokens import special_tokens
+from edgellm_torch.splitting import KNOWN, NO_BOS, Splitting
+
+MODELS: Final = ("gpt2", "llama")
+_HINT: Final = "the llama.cpp engine may know it: leave the choice of engine to edgellm"
+_BYTE_NAME: Final = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
+
+
+def refusal(model: ModelFile) -> str | None:
+    """Why this tokenizer cannot read `model`, from its header alone; None where it can."""
+    said = model.metadata.get("tokenizer.ggml.model")
+    return _refusal(said, model.metadata.get("tokenizer.ggml.pre", ""))
+
+
+def _refusal(model: object, pre: object) -> str | None:
+    if model not in MODELS:
+        return f"its tokenizer is {shown(model)}; known are {' and '.join(MODELS)}"
+    if model == "gpt2" and pre not in KNOWN:
+        return f"how its tokenizer cuts text is not known: {shown(pre)}"
+    return None
+
+
+class TorchTokenizer:
+    """Tokenizer over one vocabulary.
+
+    Text need not be valid Unicode: pairs of surrogates are joined, and a lone one, which stands for no character,
+    becomes U+FFFD. Methods may be called from several threads. Raises BadModelFile for a vocabulary it does not know.
+    """
+
+    def __init__(self, model: ModelFile) -> None:
+        vocabulary = read_vocabulary(model.path)
+        refused = _refusal(vocabulary.model, vocabulary.pre)
+        if refused:
+            raise BadModelFile(f"{model.path}: {refused}", hint=_HINT)
+        self._tokens = vocabulary.tokens
+        self._splitting = KNOWN.get(vocabulary.pre if vocabulary.model == "gpt2" else "", KNOWN[""])
+        ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+        numbered = vocabulary.model == "llama" or vocabulary.pre not in NO_BOS
+        found = special_tokens(vocabulary, ids, bos_by_default=numbered)
+        self._kinds = found.kinds
+        self._bos, self._eos = found.bos, found.eos
+        self._ends = found.ends
+        self._template = vocabulary.chat_template
+        said = vocabulary.flag("add_bos_token")
+        self._adds_bos = said if said is not None else vocabulary.model == "llama" or self._splitting.adds_bos
+        self._bytewise = vocabulary.model == "gpt2"
+        self._encode: Callable[[str], list[int]]
+        if self._bytewise:
+            self._composes, self._prefix = self._splitting.composes, False
+            self._encode = _byte_pairs(vocabulary, self._kinds, self._splitting)
+        else:
+            prefix = vocabulary.flag("add_space_prefix")
+            self._composes, self._prefix = False, True if prefix is None else prefix
+            self._encode = _sentencepiece(vocabulary, ids, self._kinds, found.unknown)
+        self._always = _Finder(self._tokens, self._kinds, (USER_DEFINED,))
+        self._pieces: dict[int, bytes] = {}
+
+    @property
+    def bos(self) -> int | None:
+        return self._bos
+
+    @property
+    def eos(self) -> int | None:
+        return self._eos
+
+    @property
+    def adds_bos(self) -> bool:
+        return self._adds_bos
+
+    @property
+    def end_of_generation(self) -> frozenset[int]:
+        return self._ends
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def chat_template(self) -> str | None:
+        return self._template
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        return tuple(self.token_text(token) for token, kind in enumerate(self._kinds) if kind == CONTROL)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of `text`, BOS never added."""
+        text = _valid(text)
+        if self._composes:
+            text = unicodedata.normalize("NFC", text)
+        ids: list[int] = []
+        after_special = True
+        for part in (self._with_control if special else self._always).cut(text):
+            if isinstance(part, int):
+                ids.append(part)
+                after_special = True
+                continue
+            if not self._bytewise:
+                part = (" " if self._prefix and after_special else "") + part
+                part = part.replace(" ", SPACE)
+            ids += self._encode(part)
+            after_special = False
+        return ids
+
+    def token_text(self, token: int) -> str:
+        return self._piece(token).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._piece(token)
+            if self._kinds[token] in (CONTROL, UNKNOWN):
+                piece = b""
+            self._pieces[token] = piece
+        return piece
+
+    # -- inside
+
+    @cached_property
+    def _with_control(self) -> _Finder:
+        return _Finder(self._tokens, self._kinds, (USER_DEFINED, CONTROL, UNKNOWN))
+
+    def _piece(self, token: int) -> bytes:
+        if not 0 <= token < len(self._tokens):
+            raise ValueError(f"token {token} is not one of the {len(self._tokens)} in the vocabulary")
+        raw, kind = self._tokens[token], self._kinds[token]
+        if kind in (CONTROL, UNKNOWN, USER_DEFINED):
+            return raw
+        if kind == BYTE:
+            named = _BYTE_NAME.fullmatch(raw)
+            return bytes([int(named[1], 16)]) if named else b""
+        if kind != NORMAL:
+            return b""
+        return _from_letters(raw) if self._bytewise else raw.replace(SPACE.encode(), b" ")
+
+
+class _Finder:
+    """Finds tokens that stand in text as a whole: control tokens, and those a model's authors added as they are.
+
+    Where two overlap, the longer one (in bytes) is it, wherever it begins.
+    """
+
+    def __init__(self, tokens: list[bytes], kinds: list[int], wanted: tuple[int, ...]) -> None:
+        found = [number for number, kind in enumerate(kinds) if kind in wanted]
+        found.sort(key=lambda number: -len(tokens[number]))
+        self._by_text: dict[str, tuple[int, int]] = {}  # rank, id
+        lengths: dict[str, set[int]] = {}
+        for rank, number in enumerate(found):
+            try:
+                text = tokens[number].decode()
+            except UnicodeDecodeError:
+                continue  # no text contains it
+            self._by_text[text] = (rank, number)
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(sizes) for first, sizes in lengths.items()}
+        self._firsts = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
+
+    def cut(self, text: str) -> list[str | int]:
+        """Text and tokens in turn; no text is empty."""
+        starts: list[int] = []
+        ends: list[int] = []
+        tokens: list[int] = []
+        for _, start, end, token in sorted(self._occurrences(text)):
+            place = bisect(starts, start)
+            if (place and ends[place - 1] > start) or (place < len(starts) and starts[place] < end):
+                continue
+            starts.insert(place, start)
+            ends.insert(place, end)
+            tokens.insert(place, token)
+        parts: list[str | int] = []
+        last = 0
+        for start, end, token in zip(starts, ends, tokens, strict=True):
+            parts += [text[last:start], token]
+            last = end
+        return [part for part in (*parts, text[last:]) if part != ""]
+
+    def _occurrences(self, text: str) -> list[tuple[int, int, int, int]]:
+        """(rank, start, end, id), overlapping ones included."""
+        found: list[tuple[int, int, int, int]] = []
+        if self._firsts is None:
+            return found
+        for match in self._firsts.finditer(text):
+            start = match.start()
+            for length in self._lengths[match[0]]:
+                known = self._by_text.get(text[start : start + length])
+                if known is not None:
+                    found.append((known[0], start, start + length, known[1]))
+        return found
+
+
+def _byte_pairs(vocabulary: Vocabulary, kinds: list[int], splitting: Splitting) -> Callable[[str], list[int]]:
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    ids = _texts(vocabulary, kinds)
+    merges: dict[tuple[str, str], None] = {}  # the first of two equal ones counts
+    for merge in vocabulary.merges:
+        cut = merge.find(b" ", 1)
+        left, right = merge[:cut].decode("utf-8", "replace"), merge[cut + 1 :].decode("utf-8", "replace")
+        if cut > 0 and left in ids and right in ids and left + right in ids:
+            merges.setdefault((left, right))
+    made: Any = Tokenizer(models.BPE(ids, list(merges), ignore_merges=splitting.whole_words))
+    steps: list[Any] = [pre_tokenizers.Split(Regex(step), "isolated") for step in splitting.steps]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    made.pre_tokenizer = pre_tokenizers.Sequence(steps)
+
+    def encode(text: str) -> list[int]:
+        found: list[int] = made.encode(text, add_special_tokens=False).ids
+        return found
+
+    return encode
+
+
+def _sentencepiece(
+    vocabulary: Vocabulary, ids: dict[bytes, int], kinds: list[int], unknown: int | None
+) -> Callable[[str], list[int]]:
+    byte_ids = [ids.get(b"<0x%02X>" % byte, ids.get(bytes([byte]))) for byte in range(256)]
+    return SentencePiece(_texts(vocabulary, kinds), vocabulary.scores, byte_ids, unknown).encode
+
+
+def _texts(vocabulary: Vocabulary, kinds: list[int]) -> dict[str, int]:
+    """The tokens that text may become."""
+    found: dict[str, int] = {}
+    for number, (token, kind) in enumerate(zip(vocabulary.tokens, kinds, strict=True)):
+        if kind not in (CONTROL, UNKNOWN, BYTE):
+            try:
+                found[token.decode()] = number
+            except UnicodeDecodeError:
+                continue  # text is made of whole characters
+    return found
+
+
+def _valid(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _letters() -> dict[str, int]:
+    """GPT-2's letters for bytes: the printable ones stand for themselves, the others for those from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+_BYTES: Final = _letters()
+
+
+def _from_letters(raw: bytes) -> bytes:
+    """The bytes a token stands for. What is no such letter is shown as llama.cpp shows it."""
+    text = raw.decode("utf-8", "replace")
+    if all(letter in _BYTES for letter in text):
+        return bytes([_BYTES[letter] for letter in text])
+    parts = []
+    for letter in text:
+        known = _BYTES.get(letter)
+        parts.append(b"[UNK_BYTE_0x%s%s]" % (letter.encode().hex().encode(), raw) if known is None else bytes([known]))
+    return b"".join(parts)

@@ -1,0 +1,204 @@
+"""The torch engine's tokenizer gives what llama.cpp gives for the same file: ids, bytes, roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import vocabularies
+from convert import llama
+from edgellm_torch.splitting import KNOWN
+from edgellm_torch.tokenizer import TorchTokenizer, refusal
+from vocabularies import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Made
+
+from edgellm.contracts.engine import Tokenizer
+from edgellm.errors import BadModelFile
+from edgellm.formats.gguf import read_model
+
+CORPUS = vocabularies.corpus()
+
+
+def both(path: Path) -> tuple[TorchTokenizer, Tokenizer]:
+    return TorchTokenizer(read_model(path)), llama.tokenizer(path)
+
+
+def same(path: Path, texts: list[str]) -> TorchTokenizer:
+    ours, theirs = both(path)
+    assert (ours.bos, ours.eos, ours.adds_bos) == (theirs.bos, theirs.eos, theirs.adds_bos)
+    assert ours.end_of_generation == theirs.end_of_generation
+    assert ours.special_texts == theirs.special_texts
+    assert ours.chat_template == theirs.chat_template
+    assert ours.vocabulary_size == theirs.vocabulary_size
+    for token in range(ours.vocabulary_size):
+        assert ours.token_bytes(token) == theirs.token_bytes(token), token
+        assert ours.token_text(token) == theirs.token_text(token), token
+    for text in texts:
+        for special in (False, True):
+            assert ours.encode(text, special=special) == theirs.encode(text, special=special), (text, special)
+    return ours
+
+
+@pytest.mark.parametrize("pre", KNOWN)
+def test_every_way_to_cut_text(pre: str, tmp_path: Path) -> None:
+    made = vocabularies.byte_pairs()
+    same(vocabularies.write(tmp_path / "v.gguf", made, pre), CORPUS)
+
+
+def test_ways_to_cut_text_differ(tmp_path: Path) -> None:
+    """Or the test above would say little: over its texts no two expressions give the same tokens."""
+    made = vocabularies.byte_pairs()
+    found: dict[tuple[object, ...], str] = {}
+    for pre, way in KNOWN.items():
+        tokenizer = TorchTokenizer(read_model(vocabularies.write(tmp_path / "v.gguf", made, pre)))
+        ids = tuple(tuple(tokenizer.encode(text, special=False)) for text in CORPUS)
+        before = found.setdefault(ids, pre)
+        assert msgspec.structs.replace(KNOWN[before], adds_bos=False) == msgspec.structs.replace(way, adds_bos=False)
+
+
+@pytest.mark.parametrize("prefix", [None, True, False])
+def test_sentencepiece(prefix: bool | None, tmp_path: Path) -> None:
+    more = {} if prefix is None else {"add_space_prefix": prefix}
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.sentencepiece(), "", **more)
+    texts = [
+        *CORPUS,
+        "\u2581",
+        "a\u2581b \u2581\u2581 c",
+        "<0x41>",
+        "aaaaaaaaaaaaa",
+        "\n\n\n\n\n",
+        " " * 50,
+        "漢字" * 400,
+    ]
+    same(path, texts)
+
+
+def test_merges_by_score_are_taken_from_the_left(tmp_path: Path) -> None:
+    """Unions of equal score, a union that comes about in two ways, spaces inside tokens, letters that are no token."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256]
+    words = {"a": 0, "b": 0, "aa": -1, "bb": -1, "ab": -1, "aaa": -2, "aba": -2, "\u2581a": -1, "a\u2581": -1}
+    words |= {"a\u2581b": -3, "xy": -1, "éa": 2, "aab": -2, "\u2581\u2581": 1, "\u2581": 0}
+    made = Made(
+        "llama",
+        [*tokens, *words],
+        [*types, *[NORMAL] * len(words)],
+        [],
+        [*[0.0] * len(tokens), *map(float, words.values())],
+        {"bos": 1, "eos": 2, "unknown": 0},
+    )
+    texts = ["".join("ab xyé"[number // 6**place % 6] for place in range(6)) for number in range(0, 6**6, 7)]
+    same(vocabularies.write(tmp_path / "v.gguf", made), texts)
+
+
+KINDS = {
+    "<|eot_id|>": NORMAL,
+    "<|endoftext|>": CONTROL,
+    "<|fim_pad|>": USER_DEFINED,
+    "<|fim_prefix|>": NORMAL,
+    "<|file_sep|>": CONTROL,
+    "<|channel|>": CONTROL,
+    "<pad>": UNUSED,
+    "<odd>": 9,
+    "<longer": USER_DEFINED,
+    "<longer><": USER_DEFINED,
+    "><|im": CONTROL,
+    "<|return|>": NORMAL,
+}
+
+
+def special(**roles: int) -> Made:
+    made = vocabularies.byte_pairs()
+    return made._replace(
+        tokens=[*made.tokens, *KINDS], types=[*made.types, *KINDS.values()], roles=dict(made.roles, **roles)
+    )
+
+
+def test_tokens_known_by_their_texts(tmp_path: Path) -> None:
+    texts = [
+        "a<|im_end|>b<|endoftext|><|fim_pad|>",
+        "<longer><|im_end|>",
+        "<longer><longer><|im",
+        "<pad><odd><|channel|>",
+    ]
+    same(vocabularies.write(tmp_path / "v.gguf", special(), "gpt-2"), [*CORPUS, *texts])
+
+
+def test_ends_of_other_families_are_told_apart(tmp_path: Path) -> None:
+    for others in (
+        ("<|end|>", "<|call|>"),
+        ("<|end|>", "<|call|>", "<|return|>"),
+        ("<|end|>", "<|calls|>", "<|flush|>"),
+    ):
+        made = vocabularies.byte_pairs()
+        made = made._replace(tokens=[*made.tokens, *others], types=[*made.types, *[CONTROL] * len(others)])
+        same(vocabularies.write(tmp_path / "v.gguf", made, "gpt-4o"), ["a<|end|>b", "<|call|>"])
+    made = vocabularies.byte_pairs()
+    both_ends = ("</s>", "<|tool_response>")
+    made = made._replace(tokens=[*made.tokens, *both_ends], types=[*made.types, CONTROL, CONTROL])
+    same(vocabularies.write(tmp_path / "v.gguf", made, "gpt-2"), ["a</s>b"])
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        {},
+        {"bos": 5, "eos": 6, "eot": 7, "eom": 8},
+        {"bos": 99_999, "eos": 3},
+        {"fim_rep": 9, "fim_sep": 10, "fim_pad": 11, "prefix": 12},
+    ],
+    ids=str,
+)
+def test_roles(roles: dict[str, int], tmp_path: Path) -> None:
+    made = special()._replace(roles=roles)
+    for pre in ("gpt-2", "llama-bpe", "glm4"):
+        for bos in (None, True, False):
+            more = {} if bos is None else {"add_bos_token": bos}
+            same(vocabularies.write(tmp_path / "v.gguf", made, pre, **more), ["plain <|im_end|>"])
+
+
+def test_the_starter_models(smollm2: Path, gemma3: Path) -> None:
+    for path in (smollm2, gemma3):
+        ours = same(path, CORPUS)
+        texts = ["".join(ours.special_texts[:40]), *(f"a {text}\n{text} b" for text in ours.special_texts[:40])]
+        theirs = llama.tokenizer(path)
+        for text in texts:
+            for special in (False, True):
+                assert ours.encode(text, special=special) == theirs.encode(text, special=special), text
+
+
+def test_plain_text_never_becomes_a_control_token(tmp_path: Path) -> None:
+    """Not even where merges lead to one, or a word that is a token counts as a whole."""
+    made = vocabularies.byte_pairs()
+    stop = len(made.tokens)
+    tokens, types = [*made.tokens, "zqzq", "zq"], [*made.types, CONTROL, NORMAL]
+    made = made._replace(tokens=tokens, types=types, merges=["z q", "zq zq", *made.merges])
+    for pre in ("gpt-2", "llama-bpe"):
+        tokenizer = TorchTokenizer(read_model(vocabularies.write(tmp_path / "v.gguf", made, pre)))
+        assert tokenizer.encode("zqzq", special=True) == [stop]
+        assert tokenizer.encode("zqzq", special=False) == [stop + 1, stop + 1]
+
+
+def test_an_unknown_way_to_cut_text_is_refused(tmp_path: Path) -> None:
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.byte_pairs(), "of-tomorrow\x1b[2J")
+    told = "how its tokenizer cuts text is not known: of-tomorrow\\x1b[2J"
+    assert refusal(read_model(path)) == told
+    with pytest.raises(BadModelFile) as caught:
+        TorchTokenizer(read_model(path))
+    assert told in caught.value.message
+    assert caught.value.hint
+
+
+def test_another_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.byte_pairs()._replace(model="bert"))
+    assert refusal(read_model(path)) == "its tokenizer is bert; known are gpt2 and llama"
+    with pytest.raises(BadModelFile, match="its tokenizer is bert"):
+        TorchTokenizer(read_model(path))
+
+
+def test_vocabularies_without_bytes(tmp_path: Path) -> None:
+    """What cannot be written is the unknown token."""
+    made = Made("llama", ["<unk>", "<s>", "</s>", "a"], [UNKNOWN, CONTROL, CONTROL, NORMAL], [], [0.0] * 4, {})
+    path = vocabularies.write(tmp_path / "v.gguf", made, add_space_prefix=False)
+    tokenizer = TorchTokenizer(read_model(path))
+    assert tokenizer.encode("abéa", special=False) == [3, 0, 0, 3]
