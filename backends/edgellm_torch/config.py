@@ -143,7 +143,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """x += post_norm(attention(norm(x))); the same with the feed-forward network. Post-norms where the model has them."""
+    """x += post_norm(attention(norm(x))); the same with the feed-forward network. Some models have post-norms."""
 
     attention_norm: Norm
     attention: Attention | Latent

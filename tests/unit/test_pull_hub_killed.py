@@ -17,7 +17,6 @@ from hub_server import model, serving
 
 from edgellm.errors import DiskFull
 from edgellm.library.jobs import partials
-from edgellm.library.pull import pull
 from edgellm.library.store import Store
 from edgellm.paths import default_paths
 
