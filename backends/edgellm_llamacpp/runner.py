@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from edgellm.contracts.chain import SAMPLERS
 from edgellm.contracts.engine import Logprob, Parked, Placement, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_llamacpp.batch import Batch
 from edgellm_llamacpp.costs import MICRO_BATCH
 from edgellm_llamacpp.native import DRAFT_TOKENS, Context, Library, Model, max_outputs
 from edgellm_llamacpp.parking import ParkedSequence, read_state, write_state
-from edgellm_llamacpp.sampling import SAMPLERS, choose, log_probabilities
+from edgellm_llamacpp.sampling import choose, log_probabilities
 
 PREFILL_TILE = 64  # rows of a tile of llama.cpp's flash attention on CPUs; fewer rows go one by one
 _DONE, _NO_ROOM = 0, 1  # what llama_decode returns; everything else is a failure

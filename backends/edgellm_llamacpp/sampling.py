@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from edgellm.contracts.chain import COLDEST, LUCK
 from edgellm.contracts.draws import uniform
 from edgellm.contracts.engine import Logprob, SampleSpec
 from edgellm_llamacpp.ordering import Floats, Ids, descending, in_order
@@ -32,18 +33,9 @@ from edgellm_llamacpp.penalties import reweighed
 
 Weights = npt.NDArray[np.float64]
 
-# fmt: off
-SAMPLERS = frozenset({  # fields of Sampling, and log probabilities
-    "temperature", "top_p", "top_k", "seed", "min_p", "typical_p", "logit_bias", "repeat_penalty", "repeat_last_n",
-    "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_last_n",
-    "dry_breakers", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "logprobs",
-})
-# fmt: on
-COLDEST = 1e-6  # below this the division overflows; the result is argmax long before
 FIRST_HEAD = 256  # tokens sorted at first when the chain has no top-k
 GROWTH = 16
 NOTHING = -200.0  # a logit this far below the peak weighs 0 in single precision
-LUCK = 1  # the stream of random numbers that decides about XTC
 
 
 def choose(

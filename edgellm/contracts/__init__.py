@@ -7,4 +7,5 @@ backend   ChatBackend: anything that turns a request into events
 engine    TokenRunner, Tokenizer, EnginePlugin: what an engine implements
 simple    engines that are one function: tokens in, next token out
 draws     the counter-based random numbers behind every sampled token
+chain     what the sampler chains of all engines share: penalties as numbers
 """

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from edgellm_llamacpp import sampling
 from edgellm_llamacpp.ordering import descending
-from edgellm_llamacpp.penalties import dry, reweighed
+from edgellm_llamacpp.penalties import reweighed
 from edgellm_llamacpp.sampling import choose
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,8 @@ from hypothesis.extra import numpy as arrays
 from msgspec.structs import replace
 from reference_chain import SAMPLERS, reference_choice, reference_logits
 
+from edgellm.contracts import chain
+from edgellm.contracts.chain import dry
 from edgellm.contracts.engine import SampleSpec
 
 Floats = npt.NDArray[np.float32]
@@ -248,4 +249,4 @@ def test_dry_is_linear_in_the_worst_text() -> None:
 
 
 def test_the_engine_says_what_the_chain_knows() -> None:
-    assert sampling.SAMPLERS == SAMPLERS
+    assert chain.SAMPLERS == SAMPLERS
