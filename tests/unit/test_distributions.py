@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from edgellm_llamacpp.sampling import choose
+from edgellm_torch.sampling.chain import choose as choose_rows
+from edgellm_torch.sampling.penalties import Draw
 from msgspec.structs import replace
 
 from edgellm.contracts.engine import SampleSpec
@@ -120,16 +124,32 @@ DISTRIBUTIONS: dict[str, tuple[SampleSpec, tuple[int, ...], Numbers]] = {
 }
 
 
+def drawn_one_by_one(spec: SampleSpec, draws: int, history: Sequence[int]) -> list[int | None]:
+    return [choose(ROW, spec, position, history)[0] for position in range(draws)]
+
+
+def drawn_together(spec: SampleSpec, draws: int, history: Sequence[int]) -> list[int | None]:
+    """By the torch engine's chain, 500 rows at a time."""
+    rows = torch.from_numpy(ROW)[None].expand(500, -1)
+    tokens: list[int | None] = []
+    for start in range(0, draws, 500):
+        tokens += [token for token, _ in choose_rows(rows, [Draw(spec, start + n, history) for n in range(500)])]
+    return tokens
+
+
+@pytest.mark.parametrize("draw", [drawn_one_by_one, drawn_together])
 @pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_draws_follow_the_distribution(name: str, draws: int) -> None:
+def test_draws_follow_the_distribution(
+    name: str, draws: int, draw: Callable[[SampleSpec, int, Sequence[int]], list[int | None]]
+) -> None:
     """Chi-square against what was worked out in numpy; with a fixed seed the number never changes.
 
     Tokens that are expected fewer than five times are counted together; impossible ones must not come.
     """
     chosen, history, p = DISTRIBUTIONS[name]
     chosen = replace(chosen, seed=20261130)
-    drawn = [choose(ROW, chosen, position, history)[0] for position in range(draws)]
+    drawn = draw(chosen, draws, history)
     counts = np.bincount(np.array(drawn, int), minlength=p.size)
     assert not counts[p == 0].any()
     often = p * draws >= 5

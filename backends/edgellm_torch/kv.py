@@ -1,0 +1,77 @@
+"""The tensors behind the paged pool: for each layer pages of keys and values, one block of the pool in each page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from edgellm_kernels.pages import Pages
+from torch import Tensor
+
+from edgellm_torch.config import Attention, Decoder
+from edgellm_torch.pool import BLOCK, GONE, Copy, Pool
+
+
+class KVMemory:
+    """Pages for every layer. Layers with the same window are a group, and share the pool's tables of that group."""
+
+    def __init__(self, decoder: Decoder, blocks: Sequence[int], kind: str, device: str = "cpu") -> None:
+        """`blocks` of each group, in the order of `decoder.windows`; `kind`: how numbers are stored."""
+        windows = decoder.windows
+        self.groups = [windows.index(layer.attention.window) for layer in decoder.layers]
+        self.pages = [
+            _pages(layer.attention, blocks[group], kind, device)
+            for layer, group in zip(decoder.layers, self.groups, strict=True)
+        ]
+
+    def copy(self, copies: Sequence[Sequence[Copy]]) -> None:
+        """Make the copies that `Pool.reserve` asked for, of each group."""
+        if not any(copies):
+            return
+        for pages, group in zip(self.pages, self.groups, strict=True):
+            for copy in copies[group]:
+                pages.copy_block(copy.source, copy.target)
+
+    def read(self, pool: Pool, sequence: int) -> list[list[Tensor]]:
+        """Copies of a sequence's pages, for each layer; what the windows have let go of is left out."""
+        held = _held(pool, sequence)
+        return [pages.read(held[group]) for pages, group in zip(self.pages, self.groups, strict=True)]
+
+    def write(self, pool: Pool, sequence: int, contents: Sequence[Sequence[Tensor]]) -> None:
+        """Bring what `read` gave back into the blocks that the sequence now has."""
+        held = _held(pool, sequence)
+        for pages, group, tensors in zip(self.pages, self.groups, contents, strict=True):
+            if held[group]:
+                pages.write(held[group], list(tensors))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for pages in self.pages for tensor in pages.tensors())
+
+
+def _pages(attention: object, blocks: int, kind: str, device: str) -> Pages:
+    if isinstance(attention, Attention):
+        return Pages.empty(
+            kind, blocks, BLOCK, attention.kv_heads, attention.key_size, attention.value_size, device=device
+        )
+    latent = attention
+    return Pages.empty(  # keys of rank + rope numbers, of which the first are the values
+        kind,
+        blocks,
+        BLOCK,
+        1,
+        latent.rank + latent.rope_size,  # type: ignore[attr-defined]
+        latent.rank,  # type: ignore[attr-defined]
+        device=device,
+        shares_v=True,
+    )
+
+
+def _held(pool: Pool, sequence: int) -> list[list[int]]:
+    return [[block for block in group.tables[sequence] if block != GONE] for group in pool.groups]
+
+
+def table(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Block tables of several sequences as one tensor, int64 [sequences, blocks of the longest]; -1 beyond."""
+    width = max((len(row) for row in rows), default=0)
+    return torch.tensor([[*row, *([GONE] * (width - len(row)))] for row in rows], dtype=torch.int64)

@@ -1,0 +1,110 @@
+"""The tensors of a model file: mapped, checked against the header, and repacked by several threads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from edgellm_kernels.planes import Weight
+from torch import Tensor
+
+from edgellm.contracts.engine import ModelFile, TensorInfo
+from edgellm.errors import LoadFailed
+from edgellm_torch.config import Decoder, linears, norms, vectors
+
+_AGAIN = "the file is damaged or was changed; pull the model again"
+
+
+class Weights:
+    """What a decoder's parts name: matrices as they are stored, vectors as float32."""
+
+    def __init__(self, matrices: dict[str, Weight], vectors: dict[str, Tensor]) -> None:
+        self.matrices = matrices
+        self.vectors = vectors
+
+    def vector(self, name: str) -> Tensor | None:
+        """None for the name of nothing: a bias that is not there."""
+        return self.vectors[name] if name else None
+
+    @property
+    def nbytes(self) -> int:
+        held = sum(weight.nbytes for weight in self.matrices.values())
+        return held + sum(4 * vector.numel() for vector in self.vectors.values())
+
+
+def load(
+    model: ModelFile, decoder: Decoder, threads: int, progress: Callable[[float], None], device: str = "cpu"
+) -> Weights:
+    """Read every tensor that `decoder` names. `progress` is called on this thread, with up to 1, and may raise.
+
+    Raises LoadFailed where a file is not the one that `model` describes.
+    """
+    files = [_mapped(path) for path in (model.path, *model.more)]
+    tensors = {tensor.name: tensor for tensor in model.tensors}
+    for tensor in model.tensors:
+        _require_inside(tensor, files, model)
+    matrices = {part.weight for part in linears(decoder)}
+    small = {norm.weight for norm in norms(decoder)} | {name for name, _ in vectors(decoder)}
+    total = sum(tensors[name].nbytes for name in matrices | small)
+
+    def read(name: str) -> tuple[str, Weight | Tensor]:
+        tensor = tensors[name]
+        data = files[tensor.file][tensor.offset : tensor.offset + tensor.nbytes]
+        weight = Weight.from_gguf(data, tensor.type, tuple(reversed(tensor.shape)))
+        if name in matrices:
+            return name, weight.to(device)
+        return name, weight.dense().clone().to(device)
+
+    found: dict[str, Weight | Tensor] = {}
+    done = 0
+    with ThreadPoolExecutor(max(1, threads), thread_name_prefix="weights") as workers:
+        for name, value in _each(workers, read, sorted(matrices | small, key=lambda name: tensors[name].offset)):
+            found[name] = value
+            done += tensors[name].nbytes
+            progress(min(1.0, done / total))
+    return Weights(
+        {name: value for name, value in found.items() if isinstance(value, Weight)},
+        {name: value for name, value in found.items() if isinstance(value, Tensor)},
+    )
+
+
+def _each(
+    workers: ThreadPoolExecutor, read: Callable[[str], tuple[str, Weight | Tensor]], names: Sequence[str]
+) -> Iterator[tuple[str, Weight | Tensor]]:
+    """What `read` makes of each name, in order. Whoever stops listening leaves nothing running."""
+    waiting = [workers.submit(read, name) for name in names]
+    try:
+        for name, future in zip(names, waiting, strict=True):
+            try:
+                yield future.result()
+            except ValueError as error:
+                raise LoadFailed(f"tensor {name} cannot be read: {error}", hint=_AGAIN) from error
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _mapped(path: Path) -> Tensor:
+    """A whole file as bytes; pages come from the disk when they are read."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise LoadFailed(f"cannot open {path.name}: {error.strerror}", hint="pull the model again") from error
+    if magic != b"GGUF":
+        raise LoadFailed(f"{path.name} is not a GGUF file", hint=_AGAIN)
+    return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+
+
+def _require_inside(tensor: TensorInfo, files: Sequence[Tensor], model: ModelFile) -> None:
+    """Beyond a map's end lies a signal that kills the process."""
+    paths = (model.path, *model.more)
+    if tensor.file >= len(files):
+        raise LoadFailed(f"{model.path.name} is split, and part {tensor.file + 1} is not there", hint=_AGAIN)
+    size = files[tensor.file].numel()
+    if tensor.offset + tensor.nbytes > size:
+        name = paths[tensor.file].name
+        raise LoadFailed(f"{name} ends at byte {size}, before tensor {tensor.name} does", hint=_AGAIN)
