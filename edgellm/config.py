@@ -41,6 +41,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_origins: Annotated[
         tuple[str, ...], Meta(description="Web origins whose pages may call the server; none by default")
     ] = ()
+    engine: Annotated[
+        str,
+        Meta(min_length=1, description="Which engine runs models: llamacpp, torch; auto: llama.cpp where it can"),
+    ] = "auto"
     context: Annotated[
         int,
         Meta(ge=0, description="Longest conversation in tokens; 0: as trained, at most 8192, as memory allows"),

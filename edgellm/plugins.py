@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 from edgellm.contracts.embedding import EmbeddingPlugin
 from edgellm.contracts.engine import Available, EnginePlugin, ModelFile, Unavailable
@@ -13,6 +14,8 @@ from edgellm.errors import AppUnavailable, EngineUnavailable
 
 ENGINES = "edgellm.engines"
 APPS = "edgellm.apps"
+ANY = "auto"  # whichever engine is best
+PREFERRED = "llamacpp"  # where several can run a model
 App = Callable[[str | None], None]  # runs until the user leaves; takes a model's name, or None for the usual one
 
 
@@ -51,34 +54,42 @@ def probe(name: str) -> Available | Unavailable:
     return state
 
 
-def engine_for(model: ModelFile) -> EnginePlugin:
-    """The engine to run `model`: of several, the first that can run here. EngineUnavailable says every reason.
+def engine_for(model: ModelFile, asked: str = ANY) -> EnginePlugin:
+    """The engine to run `model`: the one asked for, else llama.cpp where it can, else the first other that can.
 
-    Asking an engine whether it can run here imports its native library, which takes time, and then sits in, and may
-    crash, this process; so that is asked only where there is a choice. A lone engine tells when it loads.
+    Never imports an engine's library, which takes time, and then sits in, and may crash, this process; whether there is
+    such a library is known without. Whether it works, the engine tells when it loads. EngineUnavailable gives reasons.
     """
+    if asked != ANY:
+        plugin = engine(asked)
+        refusal = plugin.supports(model)
+        if refusal is not None:
+            raise EngineUnavailable(
+                f"{title(asked)} cannot run this model: {refusal}", hint="leave the engine open: engine = auto"
+            )
+        return plugin
     reasons: list[str] = []
-    able: list[EnginePlugin] = []
-    for name in engine_names():
+    absent: list[EnginePlugin] = []
+    for name in sorted(engine_names(), key=lambda name: (name != PREFERRED, name)):
         plugin = engine(name)
         refusal = plugin.supports(model)
-        if refusal is None:
-            able.append(plugin)
-        else:
+        if refusal is not None:
             reasons.append(f"{name}: {refusal}")
-    if len(able) == 1:
-        return able[0]
-    hints: list[str] = []
-    for plugin in able:
-        state = plugin.probe()
-        if isinstance(state, Available):
+        elif _missing(plugin):
+            absent.append(plugin)
+        else:
             return plugin
-        reasons.append(f"{plugin.name}: {state.reason}")
-        hints.append(state.hint)
+    if absent:
+        return absent[0]  # its load says what is missing and how to get it
     raise EngineUnavailable(
         "no engine can run this model (" + "; ".join(reasons or ["none installed"]) + ")",
-        hint=hints[0] if hints else "`edgellm doctor` shows what is installed",
+        hint="`edgellm doctor` shows what is installed",
     )
+
+
+def _missing(plugin: EnginePlugin) -> list[str]:
+    """The libraries that an engine needs and that are not here, as far as it names them."""
+    return [name for name in getattr(plugin, "requires", ()) if find_spec(name) is None]
 
 
 def app_names() -> list[str]:

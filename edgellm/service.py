@@ -160,7 +160,8 @@ class Service:
     def health(self) -> ServiceHealth:
         """The truth now, as far as the last heartbeats tell."""
         models = {
-            model.name: Health(model.state, model.running, model.waiting, model.detail) for model in self.loaded()
+            model.name: Health(model.state, model.running, model.waiting, model.detail, model.engine)
+            for model in self.loaded()
         }
         states = {health.state for health in models.values()}
         if states & {"failed", "restarting"}:
@@ -189,7 +190,7 @@ class Service:
         file = read_model(path)
         if manifest.summary.embeds:
             return self._plan_embedder(manifest, file, memory)
-        engine = engine_for(file)
+        engine = engine_for(file, settings.engine)
         draft = self._draft(manifest)
         plan = make_plan(file, engine, settings, memory, machine.cores(), draft)
         placement = plan.placement

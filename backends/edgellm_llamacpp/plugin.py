@@ -49,6 +49,7 @@ class LlamaCppPlugin:
 
     name = "llamacpp"
     title = "llama.cpp"
+    requires = ("llama_cpp",)
 
     def __init__(self) -> None:
         self._open: weakref.WeakValueDictionary[tuple[Path, int, int], Model] = weakref.WeakValueDictionary()

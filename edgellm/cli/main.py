@@ -128,12 +128,14 @@ def plan(
     draft: Annotated[
         str | None, typer.Option("--draft", metavar="NAME", help="Count in a model that guesses for it.")
     ] = None,
+    engine: options.Engine = None,
     json: options.Json = False,
 ) -> None:
     """Say what memory a model would take here, and the longest context that fits."""
     from edgellm.cli.plan import show_plan
 
-    show_plan(name, draft, {"context": context, "max_sequences": parallel, "kv_type": kv}, json=json)
+    flags = {"context": context, "max_sequences": parallel, "kv_type": kv, "engine": engine}
+    show_plan(name, draft, flags, json=json)
 
 
 @app.command()
@@ -180,6 +182,7 @@ def run(
         typer.Option("--stop", metavar="TEXT", help="End the answer before this; repeatable."),
     ] = None,
     context: options.Context = None,
+    engine: options.Engine = None,
     keep_alive: options.KeepAlive = None,
     plain: Annotated[bool, typer.Option("--plain", help="Show the answer as written, markdown not rendered.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print figures also when piped.")] = False,
@@ -202,6 +205,7 @@ def run(
         keep_alive,
         preset,
         plain,
+        engine,
     )
     run_model(wanted, prompt or [], verbose=verbose, json=json, quiet=quiet)
 
@@ -250,6 +254,7 @@ def serve(
         typer.Option("--api-key", metavar="KEY", help="Require this key; repeatable. Safer: `edgellm keys add NAME`."),
     ] = None,
     context: options.Context = None,
+    engine: options.Engine = None,
     parallel: Annotated[int | None, typer.Option("--parallel", help="Conversations computed at once.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads; 0: the usable cores.")] = None,
     draft: Annotated[
@@ -269,6 +274,7 @@ def serve(
             "port": port,
             "api_keys": api_key,
             "context": context,
+            "engine": engine,
             "max_sequences": parallel,
             "threads": threads,
             "draft": draft,

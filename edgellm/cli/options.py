@@ -19,3 +19,7 @@ Context = Annotated[
     int | None,
     typer.Option("--context", metavar="TOKENS", help="Longest conversation, when the model is loaded."),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="NAME", help="What runs the model: llamacpp, torch, or auto."),
+]

@@ -55,7 +55,7 @@ def show_plan(name: str, draft: str | None, flags: dict[str, object], *, json: b
     if makes_embeddings(model):
         _show_embedder(name, fit_of(model, settings), output)
         return
-    subject = Subject(_title(name), model, engine_for(model))
+    subject = Subject(_title(name), model, engine_for(model, settings.engine))
     guessing = _draft(draft, settings, model, paths)
     now = memory()
     try:

@@ -21,6 +21,8 @@ from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
 from edgellm.platform import unseen_typing
+from edgellm.plugins import ANY, title
+from edgellm.plugins import engine as find_engine
 from edgellm.presets import preset
 from edgellm.units import number
 
@@ -42,15 +44,18 @@ class Wanted(msgspec.Struct, frozen=True):
     keep_alive: str | None = None
     preset: str | None = None
     plain: bool = False
+    engine: str | None = None
 
 
 def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, quiet: bool) -> None:
     """Ask, or hold a conversation when there is no prompt and a person at the keyboard."""
     output = Output(json=json, quiet=quiet)
     paths = default_paths()
-    settings = load_settings(paths, {"context": wanted.context}).settings
+    settings = load_settings(paths, {"context": wanted.context, "engine": wanted.engine}).settings
     manifest = _required(wanted.model, paths)
     require_text(manifest)
+    if wanted.engine not in (None, ANY):
+        find_engine(settings.engine)  # refused here, where it is unknown
     if wanted.system and not manifest.summary.has_chat_template:
         raise InvalidRequest(
             f"{manifest.full_name} has no chat template, so --system has no place",
@@ -63,7 +68,7 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
         raise InvalidRequest("--json needs a prompt", hint="give it as an argument or pipe it in", param="prompt")
     output.status(f"starting {manifest.full_name} …")
     # From here on, so that what is typed while a model loads is there for the first prompt.
-    with unseen_typing(), _connected(paths, settings, manifest, wanted.context) as client:
+    with unseen_typing(), _connected(paths, settings, manifest, wanted) as client:
         if text is None:
             _converse(client, wanted, manifest, base, output, paths, settings)
             return
@@ -174,23 +179,39 @@ def _request(wanted: Wanted, manifest: Manifest) -> GenerateRequest:
     )
 
 
-def _connected(paths: Paths, settings: Settings, manifest: Manifest, context: int | None) -> DaemonClient:
+def _connected(paths: Paths, settings: Settings, manifest: Manifest, wanted: Wanted) -> DaemonClient:
     """The daemon, started with these settings if none runs; one that runs has its own, which is no silent matter."""
     name = str(manifest.full_name)
     client = DaemonClient.find(paths)
     if client is None:
         return DaemonClient.connect_or_start(paths, settings, preload=name)
-    if context:
-        with_room = [model.context for model in client.ps() if model.name == name]
-        if not with_room or with_room[0] < context:
-            client.close()
-            has = f"{name} is loaded with {number(with_room[0])}" if with_room else "its own settings decide"
-            raise InvalidRequest(
-                f"--context {number(context)} comes too late: a daemon is running already, and {has}",
-                hint="`edgellm stop --all` ends it; then try again",
-                param="context",
-            )
+    try:
+        _require_as_asked(client, name, wanted)
+    except InvalidRequest:
+        client.close()
+        raise
     return client
+
+
+def _require_as_asked(client: DaemonClient, name: str, wanted: Wanted) -> None:
+    """What was asked for is how the running daemon has loaded the model. Raises InvalidRequest."""
+    if not wanted.context and wanted.engine in (None, ANY):
+        return
+    loaded = next((model for model in client.ps() if model.name == name), None)
+    if wanted.context and (loaded is None or loaded.context < wanted.context):
+        has = f"{name} is loaded with {number(loaded.context)}" if loaded else "its own settings decide"
+        raise _too_late(f"--context {number(wanted.context)}", has, "context")
+    if wanted.engine not in (None, ANY) and (loaded is None or loaded.engine != title(wanted.engine or "")):
+        has = f"{name} runs on {loaded.engine}" if loaded else "its own settings decide"
+        raise _too_late(f"--engine {wanted.engine}", has, "engine")
+
+
+def _too_late(option: str, has: str, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{option} comes too late: a daemon is running already, and {has}",
+        hint="`edgellm stop --all` ends it; then try again",
+        param=param,
+    )
 
 
 def _document(turn: Turn, manifest: Manifest) -> dict[str, object]:

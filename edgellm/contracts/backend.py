@@ -20,6 +20,7 @@ class Health(msgspec.Struct, frozen=True):
     running: int = 0  # requests being computed
     waiting: int = 0  # requests accepted and not yet started
     detail: str | None = None  # why, when not ready
+    engine: str = ""  # that runs it, as people call it; "" where that is no matter
 
 
 class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -348,7 +348,8 @@ class Tokenizer(Protocol):
 class EnginePlugin(Protocol):
     """The whole surface of an engine. The module that holds it imports nothing heavy.
 
-    It may have a `title`: the engine's name as people write it.
+    It may have a `title`, the engine's name as people write it, and `requires`, modules that it cannot do without: they
+    are looked for, but not imported, before it is chosen.
     """
 
     @property

@@ -39,7 +39,7 @@ def fit_of(model: ModelFile, settings: Settings) -> Fit:
     if makes_embeddings(model):
         return _fit_of_embedder(model, settings)
     now = memory()
-    plan = make_plan(model, engine_for(model), settings, now, cores())
+    plan = make_plan(model, engine_for(model, settings.engine), settings, now, cores())
     return Fit(plan.needs.weights, plan.needs.kv_total, plan.placement.capacity, now.available)
 
 
@@ -64,7 +64,7 @@ def spare_bytes(model: ModelFile, settings: Settings) -> int:
     budget = now.available - int(settings.memory_reserve * now.total)
     if makes_embeddings(model):
         return budget * 9 // 10  # texts come and go: there is no KV to keep
-    engine = engine_for(model)
+    engine = engine_for(model, settings.engine)
     context = settings.context or min(trained_context(model) or AUTO_CONTEXT, AUTO_CONTEXT)
     needs = engine.cost_model(model, chosen_kv_type(engine, settings)).needs(context, *shape(settings, context))
     return budget - (needs.total - needs.weights)

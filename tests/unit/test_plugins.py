@@ -91,6 +91,50 @@ def test_an_engine_is_found_for_a_model_or_every_reason_is_given(
         plugins.engine_for(read_model(parrot_file(tmp_path, "llama")))
 
 
+class Named:
+    """As much of an engine as choosing one needs. Being probed is an error: that may import anything."""
+
+    def __init__(self, name: str, refusal: str | None = None, requires: tuple[str, ...] = ()) -> None:
+        self.name, self.title, self.requires = name, name.upper(), requires
+        self._refusal = refusal
+
+    def supports(self, _model: object) -> str | None:
+        return self._refusal
+
+    def probe(self) -> Available:
+        raise AssertionError("probed")
+
+
+CHOICES: dict[str, tuple[list[Named], str, str]] = {
+    "llama.cpp where it can": ([Named("aardvark"), Named("llamacpp"), Named("torch")], "auto", "llamacpp"),
+    "another where it cannot": ([Named("llamacpp", "no"), Named("torch")], "auto", "torch"),
+    "another where it is not installed": (
+        [Named("llamacpp", requires=("no_such_module",)), Named("torch", requires=("json",))], "auto", "torch",
+    ),
+    "the one asked for": ([Named("llamacpp"), Named("torch")], "torch", "torch"),
+    "one that is not installed, to say so": ([Named("torch", requires=("no_such_module",))], "auto", "torch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_which_of_several_engines_runs_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    engines, asked, expected = CHOICES[name]
+    by_name = {engine.name: engine for engine in engines}
+    monkeypatch.setattr(plugins, "_load", lambda entry: by_name[entry.name])
+    install(monkeypatch, **dict.fromkeys(by_name, "unused:plugin"))
+    assert plugins.engine_for(read_model(parrot_file(tmp_path)), asked).name == expected
+
+
+def test_an_engine_that_was_asked_for_and_cannot_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(plugins, "_load", lambda entry: Named("torch", "it has no such layers"))
+    install(monkeypatch, torch="unused:plugin")
+    model = read_model(parrot_file(tmp_path))
+    with pytest.raises(EngineUnavailable, match="TORCH cannot run this model: it has no such layers"):
+        plugins.engine_for(model, "torch")
+    with pytest.raises(EngineUnavailable, match="no engine named pytorch"):
+        plugins.engine_for(model, "pytorch")
+
+
 def test_an_engine_without_a_version_has_its_distributions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(plugins, "_load", lambda entry: printed())
     install(monkeypatch, parrot="unused:plugin")

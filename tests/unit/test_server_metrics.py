@@ -100,7 +100,7 @@ def test_health_tells_the_truth() -> None:
         status, body = health()
         assert (status, body["status"], body["version"]) == (200, "ok", "0.1.0")
         assert httpx2.head(server.url + "/health", trust_env=False).status_code == 200
-        service.state = ServiceHealth("degraded", {"fake:latest": Health("restarting", 0, 1, "it died")})
+        service.state = ServiceHealth("degraded", {"fake:latest": Health("restarting", 0, 1, "it died", "llama.cpp")})
         status, body = health()
         assert (status, body["status"]) == (200, "degraded")
         assert body["models"]["fake:latest"] == {
@@ -108,6 +108,7 @@ def test_health_tells_the_truth() -> None:
             "running": 0,
             "waiting": 1,
             "detail": "it died",
+            "engine": "llama.cpp",
         }
         server.app.state.front.draining = True
         status, body = health()

@@ -26,7 +26,7 @@ from edgellm.contracts.events import (
     TextDelta,
 )
 from edgellm.contracts.request import Message, Messages, Sampling, Text
-from edgellm.errors import WorkerDied
+from edgellm.errors import EngineUnavailable, WorkerDied
 
 
 def test_run_streams_plain_text(daemon: FakeClient, capsys: Streams) -> None:
@@ -245,3 +245,18 @@ def test_context_of_a_running_daemon_is_not_ignored(daemon: FakeClient, capsys: 
     assert "4,096" in err
     assert "2,048" in err
     assert "edgellm stop --all" in err
+
+
+def test_an_engine_is_asked_for_and_a_running_daemon_has_its_own(daemon: FakeClient, capsys: Streams) -> None:
+    put("m")
+    daemon.models = [loaded("m:latest", engine="llama.cpp")]
+    assert main(["run", "m", "hi", "--engine", "llamacpp"]) == 0
+    assert main(["run", "m", "hi", "--engine", "auto"]) == 0
+    daemon.models = [loaded("m:latest", engine="another")]
+    assert main(["run", "m", "hi", "--engine", "llamacpp"]) == 2
+    assert "m:latest runs on another" in capsys.readouterr().err
+    assert main(["run", "m", "hi", "--engine", "lama"]) == EngineUnavailable.exit_code
+    assert "no engine named lama" in capsys.readouterr().err
+    daemon.running = False
+    assert main(["run", "m", "hi", "--engine", "llamacpp"]) == 0
+    assert daemon.started[0].engine == "llamacpp"
