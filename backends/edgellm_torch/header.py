@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
+from edgellm_kernels.blocks import BLOCKS
+
 from edgellm.contracts.engine import ModelFile, TensorInfo
 from edgellm.errors import LoadFailed
 from edgellm_torch.config import Attention, Experts, Gated, Linear, Norm, Rope
@@ -112,11 +114,17 @@ class Header:
         return ""
 
     def _shaped(self, name: str, shape: tuple[int, ...]) -> None:
-        found = self.tensor(name).shape
-        if found != shape:
+        """Check a tensor that is going to be read: its shape, outermost last, and that its type is known."""
+        found = self.tensor(name)
+        if found.shape != shape:
             raise LoadFailed(
-                f"{self.model.path.name}: tensor {name} has the shape {found}; its other numbers say {shape}",
+                f"{self.model.path.name}: tensor {name} has the shape {found.shape}; its other numbers say {shape}",
                 hint=_AGAIN,
+            )
+        if found.type not in BLOCKS:
+            raise LoadFailed(
+                f"{self.model.path.name}: tensor {name} is stored as {found.type}, which this engine does not know",
+                hint="it knows " + ", ".join(BLOCKS) + "; leave the choice of engine to edgellm, or take another file",
             )
 
     def _bad(self, key: str, value: object, expected: str) -> NoReturn:

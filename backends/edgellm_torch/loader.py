@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from edgellm_kernels.blocks import BLOCKS
 from edgellm_kernels.planes import Weight
 from torch import Tensor
 
@@ -41,7 +43,7 @@ def load(
 
     Raises LoadFailed where a file is not the one that `model` describes.
     """
-    files = [_mapped(path) for path in (model.path, *model.more)]
+    files = [MappedFile(path) for path in (model.path, *model.more)]
     tensors = {tensor.name: tensor for tensor in model.tensors}
     for tensor in model.tensors:
         _require_inside(tensor, files, model)
@@ -51,11 +53,13 @@ def load(
 
     def read(name: str) -> tuple[str, Weight | Tensor]:
         tensor = tensors[name]
-        data = files[tensor.file][tensor.offset : tensor.offset + tensor.nbytes]
-        weight = Weight.from_gguf(data, tensor.type, tuple(reversed(tensor.shape)))
-        if name in matrices:
-            return name, weight.to(device)
-        return name, weight.dense().clone().to(device)
+        file = files[tensor.file]
+        weight = Weight.from_gguf(file.bytes(tensor), tensor.type, tuple(reversed(tensor.shape)), device)
+        if name in matrices and BLOCKS[tensor.type].dense:
+            return name, weight  # a view of the file, where that is possible
+        made = weight if name in matrices else weight.dense().clone()
+        file.forget(tensor)
+        return name, made
 
     found: dict[str, Weight | Tensor] = {}
     done = 0
@@ -86,25 +90,45 @@ def _each(
             future.cancel()
 
 
-def _mapped(path: Path) -> Tensor:
-    """A whole file as bytes; pages come from the disk when they are read."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise LoadFailed(f"cannot open {path.name}: {error.strerror}", hint="pull the model again") from error
-    if magic != b"GGUF":
-        raise LoadFailed(f"{path.name} is not a GGUF file", hint=_AGAIN)
-    return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+class MappedFile:
+    """A whole file in memory: pages come from the disk when they are read, and go when they are forgotten."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises LoadFailed for a file that is not there, or no GGUF."""
+        try:
+            with path.open("rb") as file:
+                if file.read(4) != b"GGUF":
+                    raise LoadFailed(f"{path.name} is not a GGUF file", hint=_AGAIN)
+                self._map = mmap.mmap(
+                    file.fileno(), 0, access=mmap.ACCESS_COPY
+                )  # torch takes nothing that is read-only
+        except OSError as error:
+            raise LoadFailed(f"cannot open {path.name}: {error.strerror}", hint="pull the model again") from error
+        self._all = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    @property
+    def size(self) -> int:
+        return len(self._map)
+
+    def bytes(self, tensor: TensorInfo) -> Tensor:
+        """A view of a tensor's bytes, uint8 [nbytes]."""
+        return self._all[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def forget(self, tensor: TensorInfo) -> None:
+        """Its pages need not stay in this process's memory; whoever reads them again gets them from the file."""
+        if hasattr(self._map, "madvise"):
+            start = -(-tensor.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (tensor.offset + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            if end > start:
+                self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
-def _require_inside(tensor: TensorInfo, files: Sequence[Tensor], model: ModelFile) -> None:
+def _require_inside(tensor: TensorInfo, files: Sequence[MappedFile], model: ModelFile) -> None:
     """Beyond a map's end lies a signal that kills the process."""
     paths = (model.path, *model.more)
     if tensor.file >= len(files):
         raise LoadFailed(f"{model.path.name} is split, and part {tensor.file + 1} is not there", hint=_AGAIN)
-    size = files[tensor.file].numel()
+    size = files[tensor.file].size
     if tensor.offset + tensor.nbytes > size:
         name = paths[tensor.file].name
         raise LoadFailed(f"{name} ends at byte {size}, before tensor {tensor.name} does", hint=_AGAIN)

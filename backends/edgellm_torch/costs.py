@@ -1,0 +1,100 @@
+"""What a GGUF model costs the torch engine in memory, from its header alone. No torch here.
+
+Weights and KV are exact. Scratch is that of the reference kernels, which dequantise a tile of a matrix at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgellm_kernels.kv_kinds import KV_KINDS, kv_bytes
+
+from edgellm.contracts.engine import CostModel, KVCost, KVKind, ModelFile
+from edgellm.errors import InvalidRequest
+from edgellm_torch.architectures import decoder
+from edgellm_torch.config import Attention, Decoder, Experts, Latent, Layer
+from edgellm_torch.pool import BLOCK, blocks_for
+
+MIB: Final = 1024 * 1024
+F32_BYTES: Final = 4
+KV_TYPES: Final[tuple[str, ...]] = tuple(KV_KINDS)
+
+# What a block of 256 (or a whole row, where a type has smaller ones) grows by when it is repacked into planes.
+GROWTH: Final = {"Q3_K": (110, 114), "Q4_K": (144, 148), "Q5_K": (176, 180), "IQ4_XS": (136, 138)}
+
+# Blocks for each sequence beyond those of its tokens: its last one is not full, and one that it shares is copied before
+# it writes there; behind a window the first one is not full either.
+SPARE: Final = 1
+SPARE_SLIDING: Final = 2
+
+PROCESS: Final = 200 * MIB  # measured on Linux: an interpreter with torch, numpy and the templates, before any model
+WORD: Final = 300  # bytes per vocabulary entry, measured
+
+
+def cost_model(model: ModelFile, kv_type: str) -> CostModel:
+    """Weights as planes, KV of `kv_type` by kind of layer, scratch for a step.
+
+    Raises InvalidRequest for a type that is not one of KV_TYPES, LoadFailed for a model that this engine does not run.
+    """
+    if kv_type not in KV_TYPES:
+        raise InvalidRequest(
+            f"the torch engine has no KV type {kv_type}", hint="one of " + ", ".join(KV_TYPES), param="kv_type"
+        )
+    parts = decoder(model)
+    return CostModel(
+        weights=sum(_held(tensor.type, tensor.nbytes) for tensor in model.tensors),
+        kv=_kv(parts, kv_type),
+        process=PROCESS + WORD * parts.vocabulary,
+        activations=F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
+        logits=F32_BYTES * parts.vocabulary,
+        block=BLOCK,
+    )
+
+
+def group_blocks(parts: Decoder, capacity: int, sequences: int, batch_tokens: int) -> list[int]:
+    """Blocks of the pool for each group of layers, in the order of `parts.windows`."""
+    found = []
+    for window in parts.windows:
+        tokens = min(capacity, window * sequences + batch_tokens) if window else capacity
+        found.append(blocks_for(tokens) + sequences * (SPARE_SLIDING if window else SPARE))
+    return found
+
+
+def _held(kind: str, nbytes: int) -> int:
+    before, after = GROWTH.get(kind, (1, 1))
+    return nbytes * after // before
+
+
+def _kv(parts: Decoder, kv_type: str) -> tuple[KVCost, ...]:
+    """The layers' memories added up by window."""
+    found = []
+    for window in parts.windows:
+        layers = [layer.attention for layer in parts.layers if layer.attention.window == window]
+        per_token = sum(_kept(attention, kv_type) for attention in layers)
+        kind: KVKind = "sliding" if window else "latent" if isinstance(layers[0], Latent) else "full"
+        spare = SPARE_SLIDING if window else SPARE
+        found.append(KVCost(kind, len(layers), per_token, spare * BLOCK * per_token, window))
+    return tuple(found)
+
+
+def _kept(attention: Attention | Latent, kv_type: str) -> int:
+    """Bytes that one layer keeps of a token."""
+    if isinstance(attention, Latent):
+        return kv_bytes(kv_type, 1, attention.kv_numbers, attention.rank, shares_v=True)
+    return kv_bytes(kv_type, attention.kv_heads, attention.key_size, attention.value_size)
+
+
+def _activations(layer: Layer, width: int) -> int:
+    """Numbers held at once for one token of a step, in its attention or its network, whichever has more."""
+    attention, feed = layer.attention, layer.feed
+    if isinstance(attention, Latent):
+        mixed = attention.heads * (attention.plain_size + 2 * attention.kv_numbers + attention.rank)
+    else:
+        mixed = 3 * attention.heads * attention.key_size + attention.heads * attention.value_size
+        mixed += 3 * attention.kv_numbers
+    if isinstance(feed, Experts):
+        fed = feed.used * (3 * feed.gate.rows + 2 * width)
+        fed += 3 * feed.shared.gate.rows if feed.shared else 0
+    else:
+        fed = 4 * feed.gate.rows
+    return 4 * width + max(mixed, fed)

@@ -1,0 +1,74 @@
+"""The torch engine as the app sees it. Nothing heavy is imported here: entry points are listed everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, TokenRunner, Unavailable
+from edgellm.errors import EdgeError, LoadFailed
+
+_INSTALL = "pip install 'edgellm[torch]'"
+
+
+class TorchPlugin:
+    """The whole surface of the engine. Methods may be called from several threads."""
+
+    name = "torch"
+    title = "PyTorch"
+    requires = ("torch", "tokenizers", "edgellm_kernels")
+
+    def probe(self) -> Available | Unavailable:
+        try:
+            import torch
+        except ImportError as error:
+            return Unavailable(f"torch is not installed ({error})", _INSTALL)
+        except (OSError, RuntimeError) as error:
+            return Unavailable(f"torch does not work here: {error}", f"reinstall it: {_INSTALL}")
+        return Available(version=str(torch.__version__), detail="CPU, reference kernels: exact, and slow")
+
+    def supports(self, model: ModelFile) -> str | None:
+        """From the header: the architecture, every tensor's shape and type, the tokenizer's kind."""
+        from edgellm_torch.architectures import decoder
+        from edgellm_torch.tokenizer import refusal
+
+        if not model.tensors:
+            return "the file holds a vocabulary and no weights"
+        try:
+            decoder(model)
+            return refusal(model)
+        except EdgeError as error:
+            return error.message
+
+    @property
+    def kv_types(self) -> tuple[str, ...]:
+        from edgellm_torch.costs import KV_TYPES
+
+        return KV_TYPES
+
+    def cost_model(self, model: ModelFile, kv_type: str) -> CostModel:
+        from edgellm_torch.costs import cost_model
+
+        return cost_model(model, kv_type)
+
+    def tokenizer(self, model: ModelFile) -> Tokenizer:
+        """Raises BadModelFile for a vocabulary that is damaged or of another kind."""
+        _require_library()
+        from edgellm_torch.tokenizer import TorchTokenizer
+
+        return TorchTokenizer(model)
+
+    def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:
+        _require_library()
+        from edgellm_torch.load import load
+
+        return load(model, placement, progress)
+
+
+def _require_library() -> None:
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as error:
+        raise LoadFailed(f"the PyTorch engine needs torch, which does not work here: {error}", hint=_INSTALL) from error
+
+
+plugin = TorchPlugin()
