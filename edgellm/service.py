@@ -33,7 +33,7 @@ from edgellm.engine.patience import Supervision
 from edgellm.engine.pool import ModelPool
 from edgellm.engine.protocol import Load, Request
 from edgellm.engine.supervisor import LocalModel
-from edgellm.errors import EdgeError, ErrorInfo
+from edgellm.errors import EdgeError, ErrorInfo, LoadFailed
 from edgellm.formats.gguf import read_model
 from edgellm.library.kinds import require_embeddings, require_text
 from edgellm.library.manifest import Manifest
@@ -212,7 +212,11 @@ class Service:
         """The model that guesses for this one, if one is set."""
         if not self._settings.draft or self._settings.drafts == "off":
             return None
-        guesser = self._require(self._settings.draft)
+        try:
+            guesser = self._require(self._settings.draft)
+        except EdgeError as error:
+            told = f"{manifest.full_name} is to be loaded with {self._settings.draft} to guess for it (draft): "
+            raise LoadFailed(told + error.message, hint=error.hint) from error
         return None if guesser.full_name == manifest.full_name else read_model(self._store.model_path(guesser))
 
     def _card(self, manifest: Manifest) -> ModelCard:

@@ -73,26 +73,24 @@ class Output:
     def note(self, text: str) -> None:
         """Something worth knowing, on stderr; not in quiet or JSON mode."""
         if not (self.quiet or self.json):
-            self._say(inert(text))
+            self._say(_wrapped(inert(text)))
 
     def footer(self, text: str) -> None:
         """A note in faint letters, wrapped at spaces on a terminal."""
         if not (self.quiet or self.json):
-            if is_terminal(sys.stderr):
-                text = textwrap.fill(text, width() - 1, break_long_words=False, break_on_hyphens=False)
-            self._say(styled("dim", inert(text)))
+            self._say(styled("dim", _wrapped(inert(text))))
 
     def warn(self, text: str) -> None:
         """Something the user should act on, on stderr in every mode."""
-        self._say(f"{styled('warn', 'warning:')} {inert(text)}")
+        self._say(_wrapped(f"warning: {inert(text)}").replace("warning:", styled("warn", "warning:"), 1))
 
     def error(self, error: EdgeError) -> None:
         """An error and the way out, on stderr; in JSON mode also as the document on stdout."""
         if self.json:
             self.document({"error": error.info})
-        self._say(f"{styled('error', 'error:')} {inert(error.message)}")
+        self._say(_wrapped(f"error: {inert(error.message)}").replace("error:", styled("error", "error:"), 1))
         if error.hint:
-            self._say(f"hint: {inert(error.hint)}")
+            self._say(_wrapped(f"hint: {inert(error.hint)}"))
 
     def status(self, text: str) -> None:
         """Replace the status line, which stays on a terminal until the next output; nothing elsewhere."""
@@ -175,6 +173,20 @@ def _paired(rows: Mapping[str, str], stream: TextIO) -> Iterator[str]:
 def styled(style: str, text: str) -> str:
     """`text` in colour for stderr, where colour is possible and wanted."""
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if has_colour(sys.stderr) else text
+
+
+def _wrapped(text: str) -> str:
+    """On a terminal: lines that are too long for it, broken at spaces, as far as there are some."""
+    if not is_terminal(sys.stderr):
+        return text
+    room = width() - 1
+    broken = [
+        textwrap.fill(line, room, drop_whitespace=True, break_long_words=False, break_on_hyphens=False)
+        if len(line) > room
+        else line
+        for line in text.split("\n")
+    ]
+    return "\n".join(broken)
 
 
 def _mib(count: int) -> int:

@@ -270,7 +270,8 @@ def set_up_logging(settings: Settings) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for name in ("uvicorn", "httpx2"):  # the latter tells of every request to another daemon
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -215,7 +215,8 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
             return None
-        error = ErrorInfo("unsupported_media_type", "a request's body must be application/json")
+        hint = "send the header content-type: application/json; curl does with --json in place of -d"
+        error = ErrorInfo("unsupported_media_type", "a request's body must be declared as JSON", hint)
         return error_response(error, scope["path"], 415)
 
 

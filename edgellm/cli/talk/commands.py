@@ -72,7 +72,7 @@ def _help(call: Call) -> None:
 
 
 def _set(call: Call) -> None:
-    name, _, text = call.rest.partition(" ")
+    name, _, text = call.rest.removeprefix("parameter ").strip().partition(" ")  # as others write it
     if not name:
         values = call.conversation.settings()
         call.output.facts({name: _told(values[name], setting.meaning) for name, setting in SETTINGS.items()})

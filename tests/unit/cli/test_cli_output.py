@@ -61,3 +61,22 @@ def test_durations(text: str, value: float) -> None:
 def test_bad_durations(text: str) -> None:
     with pytest.raises(InvalidRequest):
         duration(text)
+
+
+def test_long_lines_are_broken_at_spaces_on_a_terminal_and_left_alone_in_a_pipe(
+    capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/a/path/" + "x" * 60
+    error = InvalidRequest(f"the file {path} " + "is of no use to anybody here " * 3, hint="name another one " * 8)
+    output = edgellm.cli.output.Output()
+    output.error(error)
+    assert capsys.readouterr().err == f"error: {error.message}\nhint: {error.hint}\n"
+    at_terminal(monkeypatch, edgellm.cli.output)
+    monkeypatch.setattr(edgellm.cli.output, "width", lambda: 40)
+    output.error(error)
+    output.warn(error.message)
+    lines = capsys.readouterr().err.splitlines()
+    assert all(len(line) < 40 for line in lines if path not in line)
+    assert lines.count(path) == 2, "whole, to be copied"
+    told = f"error: {error.message} hint: {error.hint} warning: {error.message}"
+    assert " ".join(lines).split() == told.split(), "nothing is lost"
