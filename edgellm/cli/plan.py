@@ -238,14 +238,17 @@ def _show_entry(entry: CatalogueEntry, settings: Settings, output: Output) -> No
     """A model that is not here: the catalogue knows its size, only its header knows the rest."""
     now = memory()
     room = now.available - int(settings.memory_reserve * now.total)
-    fits = entry.size <= room
+    fits = entry.size <= room if entry.size else None
     if output.json:
         known = {"name": str(entry.name), "weights": entry.size, "context": entry.context, "budget": room, "fits": fits}
         output.document(known | {"from": "catalogue"})
         return
     facts: Sequence[str] = [entry.title, entry.quantization, f"{number(entry.context)} tokens" if entry.context else ""]
     output.line(" · ".join([str(entry.name), *(fact for fact in facts if fact)]))
-    output.line(f"RAM  {_bar(entry.size, room)}  {size(entry.size)} of {size(max(0, room))}, weights alone")
+    if entry.size:
+        output.line(f"RAM  {_bar(entry.size, room)}  {size(entry.size)} of {size(max(0, room))}, weights alone")
+    else:
+        output.line(f"RAM  {size(max(0, room))} can be used; how large the model is shows when it is pulled")
     output.note(
         f"from the catalogue: it is not here. Its header says the rest: `edgellm pull {entry.name}`, then plan again"
     )

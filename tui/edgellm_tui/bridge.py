@@ -69,7 +69,10 @@ class Bridge:
                     return
 
     async def models(self) -> list[Model]:
-        """What is here, the latest used first; then what the catalogue offers, the smallest first."""
+        """What is here, the latest used first; then what the catalogue offers, the smallest first.
+
+        Those whose size nobody knows come last.
+        """
         return await in_thread(lambda: listed(self.paths, self._loaded()))
 
     async def chats(self, name: str) -> bool:
@@ -117,10 +120,14 @@ def listed(paths: Paths, loaded: set[str]) -> list[Model]:
     used = {manifest.full_name: store.last_used(manifest.full_name) for manifest in manifests}
     manifests.sort(key=lambda manifest: used[manifest.full_name] or manifest.created, reverse=True)
     here = {manifest.full_name for manifest in manifests}
-    others = [entry for entry in Catalogue.load(paths).entries() if entry.name not in here]
+    others = [
+        entry
+        for entry in Catalogue.load(paths).entries()
+        if entry.name not in here and tuple(entry.capabilities) != ("embeddings",)
+    ]
     return [
         *(_stored(manifest, str(manifest.full_name) in loaded) for manifest in manifests),
-        *(_offered(entry) for entry in sorted(others, key=lambda entry: entry.size)),
+        *(_offered(entry) for entry in sorted(others, key=lambda entry: (not entry.size, entry.size))),
     ]
 
 

@@ -21,6 +21,10 @@ class EmptySubmitted(Message):
     """Enter in an empty prompt: whatever the screen proposes."""
 
 
+class TooEarly(Message):
+    """Enter while an answer is coming."""
+
+
 class Asked(Message):
     """A question is kept and about to be answered."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ from edgellm_tui.widgets.thought import Thought
 from edgellm_tui.widgets.turns import Reply
 
 PAGE = 10  # turns shown at once when a conversation is opened, and added when the reader comes to the top
+_TOLD_S = 3.0
 WIDE = 110  # columns from which on the list of conversations is shown
 
 
@@ -61,6 +63,7 @@ class ChatScreen(Screen[None]):
         self._offer = offer
         self._worker: Worker[None] | None = None
         self._sidebar_wanted = True
+        self._told = -_TOLD_S  # when it was last said that an answer is still coming, monotonic
         self.session = Session(bridge, history, self.post_message)
         self.session.model = model.name if model else ""
 
@@ -160,7 +163,9 @@ class ChatScreen(Screen[None]):
         self._show_keys()
 
     def watch_answering(self) -> None:
-        self._show_keys()
+        if self.is_attached:  # an answer may end because the app does
+            self.prompt.area.busy = self.answering
+            self._show_keys()
 
     def _show_keys(self) -> None:
         focused, last = self.focused, self.conversation.last
@@ -183,13 +188,20 @@ class ChatScreen(Screen[None]):
     def _ask(self, message: messages.Submitted) -> None:
         if self.answering:
             self.prompt.area.put_back(message.text)
-            self.notify("The answer is still coming; esc stops it.", timeout=3)
+            self._too_early()
         elif not self.session.model:
             self.prompt.area.put_back(message.text)
             self.notify("No model is here yet: enter in the empty prompt fetches one.", timeout=4)
         else:
             self.prompt.area.last_question = message.text
             self._run(self.session.ask(message.text))
+
+    @on(messages.TooEarly)
+    def _too_early(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= _TOLD_S:  # lines that are typed by a machine shall not fill the screen with it
+            self._told = now
+            self.notify("The answer is still coming; esc stops it.", timeout=_TOLD_S)
 
     @on(messages.EmptySubmitted)
     def _propose(self) -> None:

@@ -15,7 +15,7 @@ from edgellm_tui.bridge import Bridge, Model
 from edgellm_tui.messages import PullAsked
 from edgellm_tui.screens.chooser import Chooser
 
-_NAME = 26
+_NAME = 24
 
 
 class ModelScreen(Chooser):
@@ -69,11 +69,11 @@ class ModelScreen(Chooser):
 
     def _row(self, model: Model) -> Option:
         facts = [
+            self._note(model),
             parameters(model.parameters) if model.parameters else "",
             model.quantization,
-            size(model.size),
+            size(model.size) if model.size else "",
             f"{number(model.context)} tokens" if model.context else "",
-            self._note(model),
         ]
         mark = "▌" if model.name == self._current else " "
         return Option(

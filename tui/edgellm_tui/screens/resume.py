@@ -49,8 +49,8 @@ class ResumeScreen(Chooser):
         return [
             Option(
                 Content.assemble(
-                    label(each.title or "untitled", _TITLE).ljust(_TITLE + 1),
-                    (f"{ago(now - each.updated)} · {label(each.model, 20)}", "$foreground 60%"),
+                    Content(label(each.title) or "untitled").truncate(_TITLE, ellipsis=True, pad=True),
+                    (f" {ago(now - each.updated)} · {label(each.model, 20)}", "$foreground 60%"),
                 ),
                 id=str(each.id),
             )

@@ -31,7 +31,7 @@ class Empty(Vertical):
 
     def compose(self) -> ComposeResult:
         model = self._model
-        facts = [model.quantization, size(model.size), model.licence]
+        facts = [model.quantization, size(model.size) if model.size else "", model.licence]
         yield Label(Content(f"{label(model.title, 50)}"), classes="title")
         yield Label(Content(" · ".join(label(fact, 30) for fact in facts if fact)), classes="facts")
         yield Label(Content("It runs on this computer. What you write stays here."), classes="lead")
@@ -52,7 +52,7 @@ class Offer(Vertical):
 
     def compose(self) -> ComposeResult:
         model = self.model
-        facts = [model.quantization, size(model.size), model.licence]
+        facts = [model.quantization, size(model.size) if model.size else "", model.licence]
         yield Label("Nothing to talk to yet", classes="title")
         yield Label(Content(f"{model.name} · {' · '.join(fact for fact in facts if fact)}"), classes="facts")
         yield Label(

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widgets import Label, TextArea
 
 from edgellm.inert import inert
-from edgellm_tui.messages import EmptySubmitted, Submitted
+from edgellm_tui.messages import EmptySubmitted, Submitted, TooEarly
 
 
 class PromptArea(TextArea):
@@ -28,11 +28,14 @@ class PromptArea(TextArea):
         super().__init__(soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, tab_behavior="focus")
         self.cursor_blink = False
         self.last_question = ""
+        self.busy = False  # an answer is coming: what is written stays until it is there
 
     def action_submit(self) -> None:
         """It is empty at once: what is typed from now on belongs to the next question."""
         text = self.text
-        if text.strip():
+        if self.busy:
+            self.post_message(TooEarly())
+        elif text.strip():
             self.text = ""
             self.post_message(Submitted(text))
         else:

@@ -14,6 +14,7 @@ from edgellm_tui.messages import ConversationChosen
 from edgellm_tui.records import Conversation
 
 MOST = 200
+_ROOM = 25  # columns for a title
 
 
 class Sidebar(OptionList):
@@ -31,10 +32,8 @@ class Sidebar(OptionList):
 
 
 def _option(conversation: Conversation, current: bool) -> Option:
-    title = conversation.title or "untitled"
-    room = 25
-    shown = title if len(title) <= room else title[: room - 1] + "…"
+    title = Content(conversation.title or "untitled").truncate(_ROOM, ellipsis=True)
     mark = "▌" if current else " "
     age = ago(time.time() - conversation.updated)
-    name = Content.assemble((mark, "$text-primary"), (shown, "bold" if current else ""))
+    name = Content.assemble((mark, "$text-primary"), title.stylize("bold") if current else title)
     return Option(Content.assemble(name, "\n ", (age, "$foreground 60%")), id=str(conversation.id))
