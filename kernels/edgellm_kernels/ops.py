@@ -1,0 +1,142 @@
+"""Every op, computed by what `dispatch` chooses for its device, type and size.
+
+Rows come first in every shape and are float32. A row's result has the same bits whatever else is in the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from edgellm_kernels.adapters import Adapter
+from edgellm_kernels.dispatch import Case, implementation
+from edgellm_kernels.pages import Pages, Ragged
+from edgellm_kernels.planes import DenseCache, Weight
+from edgellm_kernels.rope import RopeTable
+from edgellm_kernels.routing import RouterSpec
+
+
+def _case(x: Tensor, weight: str = "") -> Case:
+    rows = x.shape[0] if x.dim() else 1
+    return Case(x.device.type, str(x.dtype).removeprefix("torch."), weight, 1 << max(0, rows - 1).bit_length())
+
+
+def dequantise(weight: Weight) -> Tensor:
+    """All values of a weight, float32 of its shape."""
+    return implementation("dequantise", Case(weight.device.type, weight=weight.type))(weight)
+
+
+def embed(tokens: Tensor, weight: Weight) -> Tensor:
+    """The rows of weight [vocabulary, k] that int64 tokens [rows] name: [rows, k]."""
+    return implementation("embed", Case(weight.device.type, weight=weight.type))(tokens, weight)
+
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, *, cache: DenseCache | None = None) -> Tensor:
+    """x [rows, k] times weight [n, k] transposed, plus bias [n]: [rows, n]."""
+    return implementation("linear", _case(x, weight.type))(x, weight, bias, cache=cache)
+
+
+def head_linear(x: Tensor, weight: Weight) -> Tensor:
+    """Each head by a matrix of its own: x [rows, heads, k], weight [heads, n, k] -> [rows, heads, n]."""
+    return implementation("head_linear", _case(x, weight.type))(x, weight)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis: x [..., n], weight [n]."""
+    return implementation("rms_norm", _case(x))(x, weight, eps)
+
+
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis: x [..., n], weight and bias [n]."""
+    return implementation("layer_norm", _case(x))(x, weight, bias, eps)
+
+
+def rope(x: Tensor, positions: Tensor, table: RopeTable) -> Tensor:
+    """x [rows, heads, size] turned by int64 positions [rows]: a copy."""
+    return implementation("rope", _case(x))(x, positions, table)
+
+
+def kv_write(pages: Pages, k: Tensor, v: Tensor | None, slots: Tensor) -> None:
+    """Put k and v [rows, kv_heads, size] into int64 slots [rows]; v is None where keys hold the values."""
+    implementation("kv_write", _case(k))(pages, k, v, slots)
+
+
+def attention(
+    q: Tensor, pages: Pages, ragged: Ragged, *, scale: float, window: int = 0, soft_cap: float = 0.0
+) -> Tensor:
+    """q [rows, heads, k_size] over its sequences' keys and values, its own included: [rows, heads, v_size]."""
+    call = implementation("attention", _case(q, pages.kind))
+    return call(q, pages, ragged, scale=scale, window=window, soft_cap=soft_cap)
+
+
+def activate(x: Tensor, kind: str) -> Tensor:
+    """ "silu", "gelu" (tanh form) or "relu" of x, any shape."""
+    return implementation("activate", _case(x))(x, kind)
+
+
+def gated(gate: Tensor, up: Tensor, kind: str) -> Tensor:
+    """activate(gate) * up."""
+    return implementation("gated", _case(gate))(gate, up, kind)
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap)."""
+    return implementation("soft_cap", _case(x))(x, cap)
+
+
+def route(logits: Tensor, spec: RouterSpec, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Experts int64 [rows, top] and weights [rows, top] from logits [rows, experts]; bias only where it is chosen."""
+    found: tuple[Tensor, Tensor] = implementation("route", _case(logits))(logits, spec, bias)
+    return found
+
+
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    gate: Weight,
+    up: Weight,
+    down: Weight,
+    kind: str,
+    *,
+    cache: DenseCache | None = None,
+) -> Tensor:
+    """x [rows, k] through its chosen experts, weighted and added: gate, up [experts, ff, k], down [experts, k, ff]."""
+    call = implementation("experts", _case(x, gate.type))
+    return call(x, chosen, weights, gate, up, down, kind, cache=cache)
+
+
+def lora(x: Tensor, adapters: Sequence[Adapter], index: Tensor) -> Tensor:
+    """What the adapters that int64 index [rows] names (-1: none) add: [rows, n]."""
+    return implementation("lora", _case(x))(x, adapters, index)
+
+
+def exp(x: Tensor) -> Tensor:
+    """e ** x, any shape."""
+    return implementation("exp", _case(x))(x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Any shape."""
+    return implementation("tanh", _case(x))(x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Any shape."""
+    return implementation("sigmoid", _case(x))(x)
+
+
+def row_sum(x: Tensor) -> Tensor:
+    """The sum over the last axis."""
+    return implementation("row_sum", _case(x))(x)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Over the last axis."""
+    return implementation("softmax", _case(x))(x)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    """Over the last axis."""
+    return implementation("log_softmax", _case(x))(x)
