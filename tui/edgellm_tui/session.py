@@ -24,7 +24,7 @@ from edgellm.contracts.events import (
     TextDelta,
 )
 from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text
-from edgellm.errors import EdgeError
+from edgellm.errors import ContextExceeded, EdgeError
 from edgellm_tui.bridge import Bridge
 from edgellm_tui.history import History
 from edgellm_tui.messages import AnswerBegan, AnswerEnded, AnswerGrew, AnswerMoved, Asked, Failure
@@ -32,6 +32,7 @@ from edgellm_tui.records import Conversation, Figures, State, Turn, dialogue
 
 FRAME_S = 0.04  # text is handed to the screen at most this often: more costs CPU that the model wants
 KEEP_S = 0.25  # and to the disk
+_TOO_LONG = "shorten it; ctrl+n begins a new conversation"
 Post = Callable[[Message], object]
 Piece = tuple[str, str]  # of the text, of the thought before it
 
@@ -139,7 +140,8 @@ class Answer:
                 self._figures = Figures(first_s, event.usage, event.timings, self._reason)
             case Failed():
                 self._state = "failed"
-                self._error = event.error.message + (f"\n{event.error.hint}" if event.error.hint else "")
+                hint = _TOO_LONG if event.error.code == ContextExceeded.code else event.error.hint
+                self._error = event.error.message + (f"\n{hint}" if hint else "")
 
     def end(self) -> None:
         """Nothing more comes. Blocks for one small write: it must not be lost when the app ends."""

@@ -13,7 +13,8 @@ from edgellm_tui.app import ChatApp
 from edgellm_tui.bridge import listed
 from fake_service import HELLO
 
-from edgellm.contracts.events import Started, TextDelta
+from edgellm.contracts.events import Failed, Started, TextDelta
+from edgellm.errors import ContextExceeded
 from edgellm.library.pull import PullResult
 from edgellm.paths import default_paths
 
@@ -62,6 +63,20 @@ def test_a_history_that_fails_meanwhile_ends_nothing(home: Path) -> None:
             assert app.is_running
 
     with daemon(HELLO):
+        asyncio.run(use())
+
+
+def test_a_conversation_that_is_too_long_says_what_one_can_do_here(home: Path) -> None:
+    async def use() -> None:
+        async with chatting() as (app, pilot):
+            await ask(app, pilot, "Hi")
+            await answered(app, pilot)
+            assert "the prompt has 9,000 tokens" in screen(app)
+            assert "ctrl+n begins a new conversation" in screen(app)
+            assert "--context" not in screen(app)
+
+    long = ContextExceeded("the prompt has 9,000 tokens; this takes 8,192", hint="raise the context (--context)")
+    with daemon((Failed(long.info),)):
         asyncio.run(use())
 
 

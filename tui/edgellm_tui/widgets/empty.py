@@ -58,7 +58,7 @@ class Offer(Vertical):
         yield Label(
             Content("It is downloaded once and verified; then it works offline, on this computer."), classes="lead"
         )
-        yield Label(Content.assemble(("enter", "bold"), "  fetches it"), id="invite")
+        yield Label(Content.assemble((" enter", "bold"), "  fetches it"), id="invite")
         yield Label(Content.assemble(("ctrl+o", "bold"), "  shows what else there is"), classes="key")
         bar = ProgressBar(total=model.size, show_eta=False)
         bar.display = False
