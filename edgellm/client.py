@@ -6,6 +6,7 @@ process is gone, or at whose address somebody else answers, counts for nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -33,6 +34,7 @@ ANSWER_S = 15.0  # for a running daemon to say its version, on a busy machine
 GENERATE = "/edgellm/v1/generate"
 _POLL_S = 0.01
 _LOG_LINES = 5
+_LEAST = 64 << 10  # bytes of free disk that a daemon needs for its small files
 
 
 class DaemonGone(Unavailable):
@@ -64,9 +66,10 @@ def read_info(paths: Paths) -> DaemonInfo | None:
 
 def unwritable(folder: Path, error: OSError) -> DaemonError:
     """What to say when a folder of ours cannot be made or written to."""
+    remedy = "free some space" if platform.disk_is_full(error) else "give this user the right to"
     return DaemonError(
         f"{folder} cannot be written to: {error.strerror or error}",
-        hint="give this user the right to, or set EDGELLM_HOME to another folder",
+        hint=f"{remedy}, or set EDGELLM_HOME to another folder",
     )
 
 
@@ -157,7 +160,7 @@ class DaemonClient:
             if (client := cls._open(read_info(paths), False, START_S)) is not None:
                 return client
             if not platform.pid_alive(pid) and read_info(paths) is None:
-                raise DaemonError(f"the daemon did not start{_tail(log, written)}", hint=f"its log is {log}")
+                raise DaemonError(f"the daemon did not start{_tail(log, written)}", hint=_where_to_look(log))
             time.sleep(_POLL_S)
         raise DaemonError(
             f"the daemon did not answer within {START_S:.0f} s{_tail(log, written)}", hint=f"its log is {log}"
@@ -359,6 +362,16 @@ def _error(response: httpx2.Response) -> ErrorInfo:
         return msgspec.convert(response.json()["error"], ErrorInfo)
     except (ValueError, KeyError, TypeError, msgspec.ValidationError):
         return DaemonError(f"the daemon answered with status {response.status_code}").info
+
+
+def _where_to_look(log: Path) -> str:
+    """A daemon that cannot write its log cannot say why it ended."""
+    import shutil
+
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(log.parent).free < _LEAST:
+            return f"the disk that {log.parent} is on is full: free some space"
+    return f"its log is {log}"
 
 
 def _tail(log: Path, start: int) -> str:

@@ -7,6 +7,7 @@ touches signals, POSIX modes or process groups, but for `cli/start.py`: what it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -34,6 +35,11 @@ def forget_cached(descriptor: int, offset: int, length: int) -> bool:
         os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
         return True
     return False
+
+
+def disk_is_full(error: OSError) -> bool:
+    """Whether there is no room left, on the disk or in the user's share of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 # -- files only this user may read -------------------------------------------------------------------

@@ -11,6 +11,7 @@ import typer
 from edgellm.cli.output import Output
 from edgellm.cli.terminal import PipeClosed
 from edgellm.errors import EdgeError, Interrupted, InvalidRequest
+from edgellm.platform import disk_is_full
 
 PIPE_CLOSED = 141  # what a shell reports for a program that a closed pipe ended: 128 + SIGPIPE
 
@@ -45,7 +46,7 @@ def _translated(error: BaseException) -> EdgeError:
         command = getattr(context, "command_path", "edgellm")
         message = str(say()).rstrip(".")
         return InvalidRequest(message[:1].lower() + message[1:], hint=f"`{command} --help` shows what it takes")
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and disk_is_full(error):
         from edgellm.errors import DiskFull
 
         return DiskFull("the disk is full", hint="free some space; `edgellm list --sort size` shows the large models")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import shutil
@@ -14,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from edgellm import units
+from edgellm import platform, units
 from edgellm.errors import DiskFull, EdgeError, LibraryError
 
 Stage = Literal["resolve", "download", "verify", "copy", "convert", "publish"]
@@ -22,7 +21,6 @@ Stage = Literal["resolve", "download", "verify", "copy", "convert", "publish"]
 CHUNK: Final = 1 << 20  # bytes read, hashed and written at a time
 REPORT_S: Final = 0.1  # seconds between two reports of one stage
 SPARE: Final = 64 << 20  # bytes to leave free on the disk
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class PullProgress(msgspec.Struct, frozen=True):
@@ -125,6 +123,6 @@ def disk_errors(doing: str) -> Iterator[None]:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         reason = f"{doing}: {error.strerror or error}{where}"
-        if error.errno in _FULL:
+        if platform.disk_is_full(error):
             raise DiskFull(reason, hint="free some space, or set EDGELLM_HOME to a folder on another disk") from error
         raise LibraryError(reason, hint="check the folder's permissions and the disk") from error

@@ -160,7 +160,8 @@ def _edited(paths: Paths) -> Iterator[list[StoredKey]]:
             file = KeyFile(1, tuple(keys))
             platform.write_private(path, msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n")
     except OSError as error:
-        raise _unusable(path, error.strerror or str(error), "give this user the right to write it") from error
+        remedy = "free some space" if platform.disk_is_full(error) else "give this user the right to write it"
+        raise _unusable(path, error.strerror or str(error), remedy) from error
 
 
 def _unusable(path: Path, why: str, way_out: str) -> ConfigError:

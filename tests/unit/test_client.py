@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -293,3 +295,13 @@ def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths, monkeypatch: pytes
     assert argv[argv.index("--preload") + 1] == "smollm2"
     assert "secret" not in " ".join(argv)
     assert "--settings" not in client._daemon_argv(paths, Settings(), None)
+
+
+def test_a_full_disk_is_named(home: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", str(paths.runtime))
+    assert "free some space" in (client.unwritable(paths.runtime, full).hint or "")
+    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [sys.executable, "-c", "raise SystemExit(1)"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 1 << 30, 0))
+    with pytest.raises(DaemonError, match="did not start") as caught:  # and it could not write why
+        DaemonClient.connect_or_start(paths, Settings())
+    assert "is full: free some space" in (caught.value.hint or "")

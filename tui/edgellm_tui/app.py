@@ -162,6 +162,8 @@ class ChatApp(App[None]):
     @on(messages.Failure)
     def _failed(self, message: messages.Failure) -> None:
         self._tell(message.message, message.hint)
+        if message.unasked:
+            self.chat.prompt.area.put_back(message.unasked)
 
     @on(messages.CopyAsked)
     def _copy(self, message: messages.CopyAsked) -> None:

@@ -68,12 +68,13 @@ class AnswerEnded(Message):
 
 
 class Failure(Message):
-    """Something the user should know that belongs to no answer."""
+    """Something the user should know that belongs to no answer. `unasked`: a question that could not be kept."""
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, hint: str | None = None, unasked: str = "") -> None:
         super().__init__()
         self.message = message
         self.hint = hint
+        self.unasked = unasked
 
 
 class EarlierWanted(Message):

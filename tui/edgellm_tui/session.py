@@ -59,7 +59,7 @@ class Session:
         try:
             conversation, turn = await asyncio.to_thread(self._history.ask, at, text, self.model)
         except EdgeError as error:
-            self._post(Failure(error.message, error.hint))
+            self._post(Failure(error.message, error.hint, unasked=text))
             return
         self.conversation = conversation
         self._post(Asked(turn))

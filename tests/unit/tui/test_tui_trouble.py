@@ -58,6 +58,7 @@ def test_a_history_that_fails_meanwhile_ends_nothing(home: Path) -> None:
             app.chat.prompt.area.insert("And now?")
             await pilot.press("enter")
             await until(lambda: not app.chat.answering)
+            await until(lambda: app.chat.prompt.text == "And now?")  # it could not be kept, and is not lost
             await pilot.press("ctrl+r", "escape", "ctrl+n")
             await until(lambda: "It runs on this computer" in screen(app))
             assert app.is_running
