@@ -33,7 +33,7 @@ class Weights:
     @property
     def nbytes(self) -> int:
         held = sum(weight.nbytes for weight in self.matrices.values())
-        return held + sum(4 * vector.numel() for vector in self.vectors.values())
+        return held + 4 * sum(int(vector.numel()) for vector in self.vectors.values())
 
 
 def load(

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from contract.engines import ENGINES, PLACEMENT, TINY, Engine, open_engine
+from shortened import shortened
 
 from edgellm.contracts.engine import TokenRunner
+
+LAYERS = {"torch-smollm2": 3}
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -17,6 +20,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if name.startswith("fake"):
         return open_engine(name, tmp_path_factory.mktemp("fake"))
     path: Path = request.getfixturevalue(name.partition("-")[2])
+    if name.startswith("torch"):  # its reference kernels are slow; what is promised here does not depend on depth
+        path = shortened(path, LAYERS[name], tmp_path_factory.mktemp(name))
     return open_engine(name, path)
 
 

@@ -39,6 +39,15 @@ def append(runner: TokenRunner, sequence: int, start: int, ids: Sequence[int], c
         assert result == Result()
 
 
+def fill(runner: TokenRunner, sequence: int, ids: Sequence[int]) -> int:
+    """Append until nothing more has room; how many tokens had. An engine may hold more than its capacity promises."""
+    held = 0
+    for chunk in (16, 1):
+        while step(runner, Row(sequence, held, ids[held : held + chunk]))[0].error is None:
+            held += chunk
+    return held
+
+
 def answer(
     runner: TokenRunner,
     sequence: int,

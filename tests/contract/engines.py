@@ -35,10 +35,13 @@ class Engine:
         self.tokenizer: Tokenizer = plugin.tokenizer(model)
 
     def load(self, placement: Placement) -> TokenRunner:
+        if self.name.startswith("torch"):
+            # Its threads wait for each other at every operation: on a busy machine one is faster than two.
+            placement = msgspec.structs.replace(placement, threads=1, threads_batch=1)
         return self.plugin.load(self.model, placement, lambda _done: None)
 
 
-ENGINES = ("fake", "fake-windowed", "llamacpp-smollm2", "llamacpp-gemma3")
+ENGINES = ("fake", "fake-windowed", "llamacpp-smollm2", "llamacpp-gemma3", "torch-smollm2")
 
 
 def open_engine(name: str, path: Path) -> Engine:
@@ -46,6 +49,10 @@ def open_engine(name: str, path: Path) -> Engine:
     if name.startswith("fake"):
         plugin = FakePlugin(FakeBehaviour(window=32 if name == "fake-windowed" else 0))
         return Engine(name, plugin, fake_model(path))
+    if name.startswith("torch"):
+        from edgellm_torch.plugin import TorchPlugin
+
+        return Engine(name, TorchPlugin(), read_model(path))
     from edgellm_llamacpp.plugin import LlamaCppPlugin
 
     # llama.cpp multiplies Q4_1 weights row by row; for Q4_K and others it has kernels for several rows.

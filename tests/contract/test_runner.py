@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from contract.driving import GREEDY, STORY, WARM, answer, append, prompt, step, token
+from contract.driving import GREEDY, STORY, WARM, answer, append, fill, prompt, step, token
 from contract.engines import TINY, Engine
 
 from edgellm.contracts.engine import Row, TokenRunner
@@ -124,8 +124,8 @@ def test_no_room_leaves_everything_as_it_was(engine: Engine, tiny: TokenRunner) 
     tiny.free(0)
     append(tiny, 0, 0, ids)
     append(tiny, 1, 0, ids[:20])
-    room = tiny.info.capacity - 220
-    rows = Row(1, 20, [ids[20]], GREEDY, 0), Row(2, 0, ids[: room + 1])
+    assert fill(tiny, 3, ids) >= tiny.info.capacity - 220
+    rows = Row(1, 20, [ids[20]], GREEDY, 0), Row(2, 0, ids[:37])
     assert [result.error for result in step(tiny, *rows)] == ["no_room", "no_room"]
     assert [result.error for result in step(tiny, *rows)] == ["no_room", "no_room"]
     tiny.free(0)
