@@ -224,7 +224,8 @@ def _file_layer(path: Path, table: Mapping[str, Field]) -> Layer:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}", hint="mend it or move it away") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read: {why}", hint="mend it or move it away") from error
     import tomllib
 
     try:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from edgellm.errors import ConfigError
+
 
 class Paths(msgspec.Struct, frozen=True):
     """The folders of one installation."""
@@ -60,10 +62,14 @@ def expanded(text: str) -> Path:
 
 
 def default_paths() -> Paths:
-    """The folders for this user, from `EDGELLM_HOME` or the platform's conventions."""
+    """The folders for this user, from `EDGELLM_HOME` or the platform's conventions. Raises ConfigError."""
     home = os.environ.get("EDGELLM_HOME")
     if home:
         root = expanded(home).absolute()
+        if root.is_file():
+            raise ConfigError(
+                f"EDGELLM_HOME names {root}, which is a file", hint="name a folder; it is made if missing"
+            )
         return Paths(root, root / "config", root / "run", root / "logs")
     import platformdirs
 

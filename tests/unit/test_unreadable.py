@@ -85,5 +85,11 @@ def test_settings_and_catalogue_name_their_file(text: str, paths: Paths) -> None
         Catalogue.load(paths)
 
 
+def test_a_home_that_is_a_file_is_said_at_once(home: Path) -> None:
+    home.write_text("not a folder")
+    with pytest.raises(ConfigError, match=r"EDGELLM_HOME names .*, which is a file"):
+        default_paths()
+
+
 def test_a_home_of_nobody_is_a_name() -> None:
     assert expanded("~nobody-of-that-name/x") == Path("~nobody-of-that-name/x")
