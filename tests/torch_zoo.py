@@ -1,29 +1,27 @@
-"""Tiny models of every family and block type that the torch engine runs, with random weights: each is written twice, once
-quantised and once as the very same numbers in F32, so that llama.cpp's sums over the second are the truth for both.
-
-Blocks are random bits, not the work of a quantiser: every code, scale and high bit occurs.
+"""Tiny models of every family and block type that the torch engine runs, with random weights: each is written twice,
+quantised, and as the very same numbers in F32, so that llama.cpp's sums over the second are the truth for both.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 from gguf.quants import dequantize
+from gguf_files import padded, tensor_info
+from torch_blocks import Floats, block_elements, random_blocks
 
-TYPES = (
-    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
-    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
-)
+from edgellm.formats.gguf import read_keys, read_model
+from edgellm.formats.gguf_cursor import Cursor
+
 WORDS = ("▁", "▁the", "▁a", "▁of", "▁light", "house", "▁book", "er", "in", "on", "▁s", "ed", "▁and", "ing", "▁w", "an")
 
-Floats = npt.NDArray[np.float32]
-Raw = npt.NDArray[np.uint8]
 _Tensor = tuple[str, tuple[int, ...], str, float]  # name, shape (outermost first), "matrix" or "vector", spread
 _Keys = dict[str, Any]
 
@@ -160,18 +158,18 @@ def _post(dims: Dims, at: str) -> list[_Tensor]:
 
 
 def _gemma2(dims: Dims) -> tuple[_Keys, list[_Tensor]]:
-    dims = dims._replace(layers=4, ffn=256)
-    keys = {"attention.sliding_window": 24, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}
+    dims = dims._replace(layers=2 * dims.layers, head=32, ffn=256)
+    keys = {"attention.sliding_window": 24, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}
     layers = _layers(dims, lambda d, at: _attention(d, at) + _gated(d, at) + _post(d, at))
     return _plain(dims) | keys, [*_ends(dims, tied=True), *layers]
 
 
 def _gemma3(dims: Dims) -> tuple[_Keys, list[_Tensor]]:
-    """One layer in three sees everything, with other angles; with a factor, as the larger ones have it."""
-    dims = dims._replace(layers=4, head=32, ffn=256, kv_heads=1)
+    """One layer in four sees everything, with other angles; with a factor, as the larger ones have it."""
+    dims = dims._replace(layers=2 * dims.layers, head=32, ffn=256, kv_heads=1)
     keys = {
         "attention.sliding_window": 24,
-        "attention.sliding_window_pattern": [True, True, False, True],
+        "attention.sliding_window_pattern": [n % 4 != 2 for n in range(dims.layers)],
         "rope.freq_base": 1e6,
         "rope.scaling.type": "linear",
         "rope.scaling.factor": 8.0,
@@ -284,11 +282,17 @@ FAMILIES: dict[str, tuple[str, Callable[[Dims], tuple[_Keys, list[_Tensor]]]]] =
 
 
 def write(
-    folder: Path, family: str, kind: str, *, keys: _Keys | None = None, vectors: dict[str, Floats] | None = None
+    folder: Path,
+    family: str,
+    kind: str,
+    *,
+    keys: _Keys | None = None,
+    vectors: dict[str, Floats] | None = None,
+    dims: Dims | None = None,
 ) -> Pair:
     """The family's tiny model with matrices of type `kind`. `keys` and `vectors` are added, or replace its own."""
     architecture, make = FAMILIES[family]
-    said, tensors = make(Dims())
+    said, tensors = make(dims or Dims())
     seed = int.from_bytes(hashlib.sha256(f"{family} {kind}".encode()).digest()[:4], "little")
     numbers = np.random.default_rng(seed)
     paths = Pair(folder / f"{family}-{kind}.gguf", folder / f"{family}-{kind}-exact.gguf")
@@ -309,6 +313,30 @@ def write(
     return paths
 
 
+def exact(path: Path, folder: Path) -> Path:
+    """The same numbers as another model's, in F32. Its keys are taken over byte by byte."""
+    model = read_model(path)
+    data = np.memmap(path, np.uint8, "r")
+    with path.open("rb") as file:
+        head = file.read(24)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            cursor = Cursor(path, whole, model.size)
+            read_keys(cursor, model.size)
+            keys = whole[24 : cursor.pos]
+    infos, offset = b"", 0
+    for tensor in model.tensors:
+        infos += tensor_info(tensor.name, 0, tensor.shape, offset)
+        offset += -(-4 * math.prod(tensor.shape) // 32) * 32
+    made = folder / f"{path.stem}-exact.gguf"
+    with made.open("wb") as out:
+        out.write(padded(head + keys + infos))
+        for tensor in model.tensors:
+            raw = data[tensor.offset : tensor.offset + tensor.nbytes]
+            values = dequantize(raw, gguf.GGMLQuantizationType[tensor.type])
+            out.write(padded(np.ascontiguousarray(values, np.float32).tobytes()))
+    return made
+
+
 def _add(writers: Sequence[gguf.GGUFWriter], numbers: np.random.Generator, kind: str, tensor: _Tensor) -> None:
     name, shape, role, spread = tensor
     quantised, exact = writers
@@ -317,63 +345,10 @@ def _add(writers: Sequence[gguf.GGUFWriter], numbers: np.random.Generator, kind:
         for writer in writers:
             writer.add_tensor(name, values)
         return
-    used = kind if shape[-1] % _elements(kind) == 0 else "Q8_0"  # as quantisers do
-    raw, values = blocks(numbers, used, shape, spread)
+    used = kind if shape[-1] % block_elements(kind) == 0 else "Q8_0"  # as quantisers do
+    raw, values = random_blocks(numbers, used, shape, spread)
     quantised.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[used])
     exact.add_tensor(name, values)
-
-
-def _elements(kind: str) -> int:
-    return int(gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0])
-
-
-# Where a block keeps its scale, and its minimum with the factor that brings the mean to nought.
-_SCALES: dict[str, tuple[int, int | None, float]] = {
-    "Q4_0": (0, None, 0.0),
-    "Q4_1": (0, 2, -7.5),
-    "Q5_0": (0, None, 0.0),
-    "Q5_1": (0, 2, -15.5),
-    "Q8_0": (0, None, 0.0),
-    "Q2_K": (80, 82, 1.5),
-    "Q3_K": (108, None, 0.0),
-    "Q4_K": (0, 2, 7.5),
-    "Q5_K": (0, 2, 15.5),
-    "Q6_K": (208, None, 0.0),
-    "IQ4_NL": (0, None, 0.0),
-    "IQ4_XS": (0, None, 0.0),
-}
-
-
-def blocks(numbers: np.random.Generator, kind: str, shape: tuple[int, ...], spread: float) -> tuple[Any, Floats]:
-    """Random rows of a type, as stored and as numbers with about this standard deviation."""
-    form = gguf.GGMLQuantizationType[kind]
-    if kind in ("F32", "F16", "BF16"):
-        values = (numbers.standard_normal(shape) * spread).astype(np.float32)
-        if kind == "BF16":
-            bits = (values.view(np.uint32) + 0x8000) >> 16
-            return bits.astype(np.uint16).view(np.uint8), (bits << 16).astype(np.uint32).view(np.float32)
-        stored = values.astype(np.float16 if kind == "F16" else np.float32)
-        return stored, stored.astype(np.float32)
-    elements, size = gguf.GGML_QUANT_SIZES[form]
-    count = int(np.prod(shape)) // elements
-    raw = numbers.integers(0, 256, (count, size), np.uint8)
-    signs = numbers.uniform(0.5, 1.5, count) * numbers.choice([-1.0, 1.0], count)
-    if kind == "MXFP4":
-        raw[:, 0] = 127 + round(np.log2(2 * spread / 5.8)) + numbers.integers(-1, 2, count)
-    else:
-        _scale(raw, kind, signs)
-        _scale(raw, kind, signs * spread / float(dequantize(raw, form).std()))
-    raw = raw.reshape(*shape[:-1], shape[-1] // elements * size)
-    return raw, dequantize(raw, form).astype(np.float32)
-
-
-def _scale(raw: Raw, kind: str, scales: npt.NDArray[np.float64]) -> None:
-    """Write every block's scale; the smallest are below the normal range of F16."""
-    at, low, factor = _SCALES[kind]
-    halves = scales.astype(np.float16)
-    raw[:, at : at + 2] = halves.view(np.uint8).reshape(-1, 2)
-    if low is not None:
-        raw[:, low : low + 2] = (halves.astype(np.float64) * factor).astype(np.float16).view(np.uint8).reshape(-1, 2)
 
 
 def _add_keys(writer: gguf.GGUFWriter, architecture: str, keys: _Keys) -> None:

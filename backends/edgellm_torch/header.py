@@ -9,6 +9,7 @@ from edgellm_kernels.blocks import BLOCKS
 
 from edgellm.contracts.engine import ModelFile, TensorInfo
 from edgellm.errors import LoadFailed
+from edgellm.formats.layers import layers as layer_memory
 from edgellm_torch.config import Attention, Experts, Gated, Linear, Norm, Rope
 
 _LARGEST = 1 << 24  # of any size that a header may name
@@ -80,7 +81,16 @@ class Header:
     def head_size(self, which: str = "key") -> int:
         """Numbers in a head's keys or values."""
         said = self.number(f"attention.{which}_length", 0)
-        return said or self.width // self.size("attention.head_count", layer=0)
+        return said or self.share()
+
+    def share(self) -> int:
+        """The width divided among the heads, whatever their size."""
+        return self.width // self.size("attention.head_count", layer=0)
+
+    def windows(self) -> list[int]:
+        """How far each layer looks back; 0: over everything."""
+        found = {memory.layer: memory.window for memory in layer_memory(self.model)}
+        return [found.get(layer, 0) for layer in range(self.layers)]
 
     # -- tensors
 
@@ -133,22 +143,23 @@ class Header:
 
     # -- parts as most families have them
 
-    def rope(self, style: Any, *, dims: int | None = None) -> Rope:
-        """Rotary positions as the keys say."""
+    def rope(self, style: Any, *, dims: int | None = None, base: str = "rope.freq_base") -> Rope:
+        """Rotary positions as the keys say; `base`: the key of the base, where it is not the usual one.
+
+        The borders of YaRN are the usual ones, whatever the file says: as llama.cpp has it for these families.
+        """
         dims = dims or self.size("rope.dimension_count", self.head_size())
-        scaling = self.text("rope.scaling.type", "linear" if self.value("rope.scale_linear") else "none")
+        scaling = self.text("rope.scaling.type", "linear")  # by a factor of 1, mostly
         if scaling not in ("none", "linear", "yarn"):
             self._bad("rope.scaling.type", scaling, "none, linear or yarn")
         return Rope(
             dims=dims,
-            base=self.real("rope.freq_base", 10_000.0),
+            base=self.real(base, self.real("rope.freq_base", 10_000.0)),
             style=style,
             scaling=scaling,  # type: ignore[arg-type]  # one of the three
             factor=self.real("rope.scaling.factor", self.real("rope.scale_linear", 1.0)) or 1.0,
             original_context=self.number("rope.scaling.original_context_length", self.number("context_length", 0)),
             attention_factor=self.real("rope.scaling.attn_factor", 1.0),
-            beta_fast=self.real("rope.scaling.yarn_beta_fast", 32.0),
-            beta_slow=self.real("rope.scaling.yarn_beta_slow", 1.0),
             factors=self.vector("rope_freqs.weight", dims // 2),
         )
 
@@ -200,6 +211,7 @@ class Header:
     def experts(self, layer: int, **how: Any) -> Experts:
         """ffn_gate_inp and the stacked matrices of the experts; `how`: what else Experts has."""
         at, width, count = f"blk.{layer}.ffn_", self.width, self.size("expert_count")
+        how.setdefault("scale", self.real("expert_weights_scale", 0.0) or 1.0)
         size = self.size("expert_feed_forward_length", self.number("feed_forward_length", 0, layer))
         return Experts(
             router=self.linear(f"{at}gate_inp", width, count),
@@ -207,7 +219,7 @@ class Header:
             up=self.linear(f"{at}up_exps", width, size, count),
             down=self.linear(f"{at}down_exps", size, width, count),
             used=self.size("expert_used_count"),
-            correction=self.vector(f"{at}exp_probs_b.bias", count),
+            correction=self.vector(f"blk.{layer}.exp_probs_b.bias", count),
             **how,
         )
 

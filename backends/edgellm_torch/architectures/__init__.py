@@ -7,16 +7,24 @@ from typing import Final
 
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import LoadFailed
+from edgellm_torch.architectures.deepseek2 import deepseek2
+from edgellm_torch.architectures.gemma2 import gemma2
+from edgellm_torch.architectures.gemma3 import gemma3
 from edgellm_torch.architectures.llama import llama
 from edgellm_torch.architectures.qwen2 import qwen2
 from edgellm_torch.architectures.qwen3 import qwen3
+from edgellm_torch.architectures.qwen3moe import qwen3moe
 from edgellm_torch.config import Decoder
 from edgellm_torch.header import Header
 
 ARCHITECTURES: Final[dict[str, Callable[[Header], Decoder]]] = {
+    "deepseek2": deepseek2,
+    "gemma2": gemma2,
+    "gemma3": gemma3,
     "llama": llama,
     "qwen2": qwen2,
     "qwen3": qwen3,
+    "qwen3moe": qwen3moe,
 }
 
 
