@@ -64,7 +64,7 @@ CANDIDATES: Final[Candidates] = {
     "layer_norm": _reference("norms", "layer_norm", _EXACT),
     "rope": _reference("rotate", "rope", "torch, angles from a table made in float64"),
     "kv_write": _reference("kv", "kv_write", "torch, by index"),
-    "attention": _reference("attention", "attention", "torch in float32, 16 queries by 256 keys at absolute positions"),
+    "attention": _reference("attention", "attention", "torch in float32, by 256 keys at absolute positions"),
     "activate": _reference("activation", "activate", _EXACT),
     "gated": _reference("activation", "gated", _EXACT),
     "soft_cap": _reference("activation", "soft_cap", _EXACT),

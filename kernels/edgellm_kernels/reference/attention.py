@@ -1,8 +1,8 @@
 """Causal attention over paged keys and values, for prefill chunks and decode rows alike.
 
-Keys are taken in tiles of `KEYS` at absolute positions, and queries stand in tiles of `QUERIES` by their own position;
-so a row meets the same products in the same order however its text was cut into calls, and however it is paged. What a
-row may not see weighs exactly 0 in them.
+Keys are taken in tiles of `KEYS` at absolute positions, and queries stand in tiles by their own position; so a row
+meets the same products in the same order however its text was cut into calls, and however it is paged. What a row may
+not see weighs exactly 0 in them.
 
 Sources: online softmax, Milakov and Gimelshein, arXiv:1805.02867; tiles, Dao et al., arXiv:2205.14135.
 """
@@ -21,8 +21,8 @@ from edgellm_kernels.reference.activation import soft_cap as capped
 from edgellm_kernels.reference.exact import exp, row_sum
 from edgellm_kernels.reference.kv import kv_read
 
-QUERIES: Final = 16
 KEYS: Final = 256
+_ROWS: Final = 16  # of a product, at least: queries of a tile times heads that share a KV head
 _SCORES: Final = 1 << 20  # computed at once: 4 MiB
 
 
@@ -58,36 +58,43 @@ def _sequence(q: Tensor, pages: Pages, ragged: Ragged, sequence: int, rules: _Ru
     """One sequence's rows, some query tiles at a time."""
     count, heads, _ = q.shape
     start = ragged.starts[sequence]
-    lead = start % QUERIES
-    placed = _placed(q, lead, pages.kv_heads)
-    step = max(1, _SCORES // (heads * QUERIES * KEYS))
+    queries = _queries(heads // pages.kv_heads)
+    lead = start % queries
+    placed = _placed(q, lead, queries, pages.kv_heads)
+    step = max(1, _SCORES // (heads * queries * KEYS))
     parts = []
     for first in range(0, placed.shape[0], step):
         tiles = placed[first : first + step]
-        place = start - lead + first * QUERIES
-        low, end = max(start, place), min(start + count, place + tiles.shape[0] * QUERIES)
-        parts.append(_Tiles(tiles, place, pages.v_size).over(pages, ragged, sequence, (low, end), rules))
-    found = torch.cat(parts).unflatten(2, (QUERIES, -1))  # [tiles, kv_heads, QUERIES, group, v_size]
+        place = start - lead + first * queries
+        low, end = max(start, place), min(start + count, place + tiles.shape[0] * queries)
+        parts.append(_Tiles(tiles, place, queries, pages.v_size).over(pages, ragged, sequence, (low, end), rules))
+    found = torch.cat(parts).unflatten(2, (queries, -1))  # [tiles, kv_heads, queries, group, v_size]
     return found.transpose(1, 2).reshape(-1, heads, pages.v_size)[lead : lead + count]
 
 
-def _placed(q: Tensor, lead: int, kv_heads: int) -> Tensor:
-    """Rows in tiles by position, the first after `lead` empty ones: [tiles, kv_heads, QUERIES * group, size]."""
+def _queries(group: int) -> int:
+    """Positions of a query tile, a power of two, where `group` heads share a KV head."""
+    return 1 << (max(1, -(-_ROWS // group)) - 1).bit_length()
+
+
+def _placed(q: Tensor, lead: int, queries: int, kv_heads: int) -> Tensor:
+    """Rows in tiles by position, the first after `lead` empty ones: [tiles, kv_heads, queries * group, size]."""
     count, heads, size = q.shape
-    tiles = -(-(lead + count) // QUERIES)
-    placed = q.new_zeros((tiles * QUERIES, heads, size))
+    tiles = -(-(lead + count) // queries)
+    placed = q.new_zeros((tiles * queries, heads, size))
     placed[lead : lead + count] = q
-    split = placed.view(tiles, QUERIES, kv_heads, heads // kv_heads, size)
+    split = placed.view(tiles, queries, kv_heads, heads // kv_heads, size)
     return split.transpose(1, 2).reshape(tiles, kv_heads, -1, size)
 
 
 class _Tiles:
     """Query tiles that follow each other from position `place` on, and the softmax that goes on over them."""
 
-    def __init__(self, q: Tensor, place: int, v_size: int) -> None:
+    def __init__(self, q: Tensor, place: int, queries: int, v_size: int) -> None:
         self.q = q
         self.place = place
-        self.group = q.shape[2] // QUERIES
+        self.queries = queries
+        self.group = q.shape[2] // queries
         self.highest = q.new_full((*q.shape[:3], 1), -math.inf)
         self.total = q.new_zeros((*q.shape[:3], 1))
         self.values = q.new_zeros((*q.shape[:3], v_size))
@@ -117,14 +124,14 @@ class _Tiles:
         self.highest = highest
 
     def _hidden(self, place: int, window: int) -> Tensor:
-        """What may not be seen: bool [tiles, QUERIES * group, KEYS]."""
+        """What may not be seen: bool [tiles, queries * group, KEYS]."""
         device = self.q.device
-        at = torch.arange(self.place, self.place + self.q.shape[0] * QUERIES, device=device)[:, None]
+        at = torch.arange(self.place, self.place + self.q.shape[0] * self.queries, device=device)[:, None]
         keys = torch.arange(place, place + KEYS, device=device)
         hidden = keys > at
         if window:
             hidden |= keys <= at - window
-        return hidden.repeat_interleave(self.group, dim=0).view(-1, QUERIES * self.group, KEYS)
+        return hidden.repeat_interleave(self.group, dim=0).view(-1, self.queries * self.group, KEYS)
 
 
 def _tile(x: Tensor, offset: int) -> Tensor:

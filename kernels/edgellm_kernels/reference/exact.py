@@ -50,7 +50,8 @@ def log(x: Tensor) -> Tensor:
     fraction = torch.where(upper, fraction * 0.5, fraction)
     ratio = (fraction - 1.0) / (fraction + 1.0)
     result = _polynomial(ratio * ratio, _LOG) * ratio + (power + upper).double() * math.log(2)
-    return torch.where((x > 0) & (x < math.inf), result, torch.where(x == 0, -math.inf, x.double())).float()
+    result = torch.where((x > 0) & (x < math.inf), result, torch.where(x < 0, math.nan, x.double()))
+    return torch.where(x == 0, -math.inf, result).float()
 
 
 def sigmoid(x: Tensor) -> Tensor:

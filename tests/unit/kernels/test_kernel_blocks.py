@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from block_data import HALVES, Bytes, random_blocks
 from edgellm_kernels import ops
 from edgellm_kernels.blocks import BLOCKS, block_bytes
 from edgellm_kernels.planes import DenseCache, Weight
@@ -16,42 +17,9 @@ from hypothesis import strategies as st
 
 from edgellm.formats.gguf_types import TENSOR_TYPES
 
-Bytes = npt.NDArray[np.uint8]
-HALVES = {  # where a block holds float16
-    "F16": (0,),
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q8_0": (0,),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
-}
 # 0, -0, the smallest and the largest denormal, the smallest normal, 1, -1, the largest.
 EDGES = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0xBC00, 0x7BFF], dtype=np.uint16)
 QUANTISED = [kind for kind, size in BLOCKS.items() if not size.dense]
-
-
-def random_blocks(kind: str, rows: int, k: int, seed: int = 0) -> Bytes:
-    """Any bytes, but for scales, which are finite. uint8 [rows, bytes of a row]."""
-    size = BLOCKS[kind]
-    rng = np.random.default_rng(seed)
-    raw = rng.integers(0, 256, (rows * k // size.elements, size.nbytes), dtype=np.uint8)
-    for at in HALVES.get(kind, ()):
-        scales = np.clip(rng.standard_normal(len(raw)), -6, 6).astype(np.float16)
-        raw[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
-    if kind == "MXFP4":
-        raw[:, 0] %= 250  # beyond, values overflow
-    if kind == "BF16":
-        raw[:, 1] &= 0x3F
-    if kind == "F32":
-        raw[:, 3] &= 0x3F
-    return raw.reshape(rows, -1)
 
 
 def expected(raw: Bytes, kind: str) -> npt.NDArray[np.float32]:
