@@ -34,7 +34,6 @@ from edgellm.engine.pool import ModelPool
 from edgellm.engine.protocol import Load, Request
 from edgellm.engine.supervisor import LocalModel
 from edgellm.errors import EdgeError, ErrorInfo, LoadFailed
-from edgellm.formats.gguf import read_model
 from edgellm.library.kinds import require_embeddings, require_text
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
@@ -186,8 +185,7 @@ class Service:
     def _plan(self, manifest: Manifest, memory: machine.Memory) -> ModelPlan:
         """Which engine, and how much room. On a thread: reading a large vocabulary takes a while."""
         settings = self._settings
-        path = self._store.model_path(manifest)
-        file = read_model(path)
+        file = self._store.header(manifest)
         if manifest.summary.embeds:
             return self._plan_embedder(manifest, file, memory)
         engine = engine_for(file, settings.engine)
@@ -205,7 +203,7 @@ class Service:
             parked_bytes=settings.cache_ram_mib * MIB,
         )
         guesser = str(draft.path) if draft else ""
-        load = Load(engine.name, str(path), placement, str(manifest.full_name), limits, draft=guesser)
+        load = Load(engine.name, str(file.path), placement, str(manifest.full_name), limits, draft=guesser)
         return ModelPlan(load, plan.total)
 
     def _draft(self, manifest: Manifest) -> ModelFile | None:
@@ -217,7 +215,7 @@ class Service:
         except EdgeError as error:
             told = f"{manifest.full_name} is to be loaded with {self._settings.draft} to guess for it (draft): "
             raise LoadFailed(told + error.message, hint=error.hint) from error
-        return None if guesser.full_name == manifest.full_name else read_model(self._store.model_path(guesser))
+        return None if guesser.full_name == manifest.full_name else self._store.header(guesser)
 
     def _card(self, manifest: Manifest) -> ModelCard:
         summary = manifest.summary

@@ -101,7 +101,7 @@ def _header(name: str, paths: Paths) -> ModelFile:
     if isinstance(reference, InFile):
         return _file(expanded(reference.path))
     store = Store(paths)
-    return read_model(store.model_path(store.require(name)))
+    return store.header(store.require(name))
 
 
 def _title(name: str) -> str:

@@ -126,10 +126,9 @@ def _announced(found: Announcement) -> str:
 
 def _say_fit(result: PullResult, settings: Settings, paths: Paths, output: Output) -> None:
     """The room it would get here; what stands in the way is a warning, for the pull itself succeeded."""
-    from edgellm.formats.gguf import read_model
     from edgellm.library.fitting import fit_of
 
     try:
-        output.line(f"fits: {fit_of(read_model(Store(paths).model_path(result.manifest)), settings)}")
+        output.line(f"fits: {fit_of(Store(paths).header(result.manifest), settings)}")
     except EdgeError as error:
         output.warn(error.message + (f"; {error.hint}" if error.hint else ""))

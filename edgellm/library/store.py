@@ -21,7 +21,8 @@ from typing import Final
 import msgspec
 
 from edgellm import platform
-from edgellm.errors import EdgeError, InvalidName, InvalidRequest, LibraryError, NotFound
+from edgellm.contracts.engine import ModelFile
+from edgellm.errors import BadModelFile, EdgeError, InvalidName, InvalidRequest, LibraryError, NotFound
 from edgellm.library.manifest import Manifest, StoredFile, decode, digests_in, encode, is_newer, same_origin
 from edgellm.library.names import ModelName, parse_name
 from edgellm.library.staging import disk_errors, publish_file, sync_folder
@@ -105,12 +106,24 @@ class Store:
         """The file an engine loads. Raises LibraryError when it is gone or cut short."""
         file = manifest.model
         if not self.has_blob(file.digest, file.size):
-            name = manifest.full_name
             raise LibraryError(
-                f"the file of {name} is missing or incomplete ({self.blob_path(file.digest)})",
-                hint=f"`edgellm rm {name}`, then pull it again",
+                f"the file of {manifest.full_name} is missing or incomplete ({self.blob_path(file.digest)})",
+                hint=self._mending(manifest),
             )
         return self.blob_path(file.digest)
+
+    def header(self, manifest: Manifest) -> ModelFile:
+        """What the model's file says of itself. Raises LibraryError where it is gone, BadModelFile where damaged."""
+        from edgellm.formats.gguf import read_model
+
+        path = self.model_path(manifest)
+        try:
+            return read_model(path)
+        except BadModelFile as error:
+            why = error.message.removeprefix(f"{path}: ")
+            raise BadModelFile(
+                f"the file of {manifest.full_name} is damaged ({path}: {why})", hint=self._mending(manifest)
+            ) from error
 
     def blob_path(self, digest: str) -> Path:
         """Where the contents of that digest lie, if they do."""
@@ -207,6 +220,12 @@ class Store:
             )
 
     # Parts
+
+    def _mending(self, manifest: Manifest) -> str:
+        """How to get the file anew. As long as any name keeps it, a pull takes it for good."""
+        digest = manifest.model.digest
+        names = [str(name) for name in self._names() if digest in digests_in(self._raw(name))]
+        return f"`edgellm rm {' '.join(names)}`, then pull it again"
 
     def _exact(self, name: ModelName | str) -> ModelName:
         return self.resolve(name) if isinstance(name, str) else name

@@ -12,7 +12,7 @@ import pytest
 from gguf_files import tiny
 
 from edgellm.contracts.request import Sampling
-from edgellm.errors import DiskFull, InvalidName, InvalidRequest, LibraryError, NotFound
+from edgellm.errors import BadModelFile, DiskFull, InvalidName, InvalidRequest, LibraryError, NotFound
 from edgellm.formats.summary import ModelSummary
 from edgellm.library import staging
 from edgellm.library import store as module
@@ -214,6 +214,18 @@ def test_a_missing_or_short_blob_is_reported(store: Store, paths: Paths) -> None
         store.model_path(made)
     put(store, paths, "a")
     assert store.model_path(made).read_bytes() == tiny()
+
+
+def test_a_file_that_was_overwritten_is_named_with_all_that_keeps_it(store: Store, paths: Paths) -> None:
+    made = put(store, paths, "a")
+    put(store, paths, "b")
+    assert store.header(made).architecture == "llama"
+    blob = store.model_path(made)
+    blob.write_bytes(bytes(len(tiny())))
+    with pytest.raises(BadModelFile, match=r"the file of a:latest is damaged \(.*magic") as caught:
+        store.header(made)
+    # Removed under one name only, it would stay, and the pull after that would find it here.
+    assert caught.value.hint == "`edgellm rm a:latest b:latest`, then pull it again"
 
 
 def test_files_that_are_not_ours_are_left_alone(store: Store, paths: Paths) -> None:
