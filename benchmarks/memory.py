@@ -1,4 +1,4 @@
-"""Memory as planned against memory as taken: python benchmarks/memory.py MODEL.gguf ... [--json]
+"""Memory as planned against memory as taken: python benchmarks/memory.py MODEL.gguf ... [--engine NAME] [--json]
 
 For each context and KV type a worker process loads the model, as the daemon would, and answers once; then its resident
 memory stands beside the plan: shared libraries included, as the plan is for a worker that runs alone. Weights are read,
@@ -26,7 +26,7 @@ from edgellm.placement.plan import make_plan
 from edgellm.plugins import engine_for
 
 CONTEXTS = (2048, 4096, 8192)
-KV_TYPES = ("f16", "q8_0")
+KV_TYPES = {"llamacpp": ("f16", "q8_0"), "torch": ("f16", "int8")}
 PROMPT = 1200  # tokens; scratch for a context is touched as far as it is used
 MIB = 1 << 20
 
@@ -49,11 +49,11 @@ class Measured(msgspec.Struct, frozen=True):
         return self.predicted / self.taken - 1
 
 
-def measure(path: Path, context: int, kv_type: str, prompt: int = PROMPT) -> Measured:
+def measure(path: Path, context: int, kv_type: str, prompt: int = PROMPT, engine_name: str = "llamacpp") -> Measured:
     """Load the model at `path` into a worker, answer once, and look."""
     model = read_model(path)
     settings = Settings(context=context, kv_type=kv_type, mmap=False, threads=1)
-    engine = engine_for(model)
+    engine = engine_for(model, engine_name)
     plan = make_plan(model, engine, settings, memory(), cores())
     load = Load(engine.name, str(path), plan.placement, path.stem)
     taken = asyncio.run(_taken(load, min(prompt, context - 16)))
@@ -87,12 +87,13 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--prompt", type=int, default=PROMPT)
+    parser.add_argument("--engine", default="llamacpp", choices=KV_TYPES)
     given = parser.parse_args()
     rows = [
-        measure(path, context, kv_type, given.prompt)
+        measure(path, context, kv_type, given.prompt, given.engine)
         for path in given.models
         for context in CONTEXTS
-        for kv_type in KV_TYPES
+        for kv_type in KV_TYPES[given.engine]
     ]
     if given.json:
         print(json.dumps([msgspec.to_builtins(row) for row in rows]))

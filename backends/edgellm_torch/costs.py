@@ -27,8 +27,10 @@ GROWTH: Final = {"Q3_K": (110, 114), "Q4_K": (144, 148), "Q5_K": (176, 180), "IQ
 SPARE: Final = 1
 SPARE_SLIDING: Final = 2
 
-PROCESS: Final = 200 * MIB  # measured on Linux: an interpreter with torch, numpy and the templates, before any model
-WORD: Final = 300  # bytes per vocabulary entry, measured
+# Measured on Linux with the CPU build: an interpreter with torch, numpy, the tokenizer's library and the templates, and
+# what loading and dequantising leave with the allocator; before any model.
+PROCESS: Final = 320 * MIB
+WORD: Final = 540  # bytes per vocabulary entry, measured
 
 
 def cost_model(model: ModelFile, kv_type: str) -> CostModel:
@@ -85,7 +87,10 @@ def _kept(attention: Attention | Latent, kv_type: str) -> int:
 
 
 def _activations(layer: Layer, width: int) -> int:
-    """Numbers held at once for one token of a step, in its attention or its network, whichever has more."""
+    """Numbers held at once for one token of a step, in its attention or its network, whichever has more.
+
+    Twice: a product is made in tiles, and then lies in a row.
+    """
     attention, feed = layer.attention, layer.feed
     if isinstance(attention, Latent):
         mixed = attention.heads * (attention.plain_size + 2 * attention.kv_numbers + attention.rank)
@@ -97,4 +102,4 @@ def _activations(layer: Layer, width: int) -> int:
         fed += 3 * feed.shared.gate.rows if feed.shared else 0
     else:
         fed = 4 * feed.gate.rows
-    return 4 * width + max(mixed, fed)
+    return 2 * (4 * width + max(mixed, fed))

@@ -23,6 +23,9 @@ class KVMemory:
             _pages(layer.attention, blocks[group], kind, device)
             for layer, group in zip(decoder.layers, self.groups, strict=True)
         ]
+        for pages in self.pages:  # taken now, not page by page in the middle of a text
+            for tensor in pages.tensors():
+                tensor.view(torch.uint8).fill_(0)
 
     def copy(self, copies: Sequence[Sequence[Copy]]) -> None:
         """Make the copies that `Pool.reserve` asked for, of each group."""
@@ -46,7 +49,7 @@ class KVMemory:
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for pages in self.pages for tensor in pages.tensors())
+        return sum(pages.nbytes for pages in self.pages)
 
 
 def _pages(attention: object, blocks: int, kind: str, device: str) -> Pages:

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract.engines import ENGINES, PLACEMENT, TINY, Engine, open_engine
+from contract.engines import ENGINES, LAYERS, PLACEMENT, TINY, Engine, open_engine
 from shortened import shortened
 
 from edgellm.contracts.engine import TokenRunner
-
-LAYERS = {"torch-smollm2": 3}
 
 
 @pytest.fixture(scope="session", params=ENGINES)

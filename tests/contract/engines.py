@@ -41,6 +41,7 @@ class Engine:
         return self.plugin.load(self.model, placement, lambda _done: None)
 
 
+LAYERS = {"torch-smollm2": 3}  # of the models that the torch engine is tried with: its reference kernels are slow
 ENGINES = ("fake", "fake-windowed", "llamacpp-smollm2", "llamacpp-gemma3", "torch-smollm2")
 
 

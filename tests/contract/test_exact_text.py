@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from contract.engines import PLACEMENT, Engine, open_engine
+from contract.engines import LAYERS, PLACEMENT, Engine, open_engine
+from shortened import shortened
 
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import Event, Failed, Finished, TextDelta
@@ -23,13 +24,14 @@ COPY = (
 )
 TOPICS = ("rain", "bread", "the sea", "trains", "cats", "old maps", "snow")
 WARM = Sampling(temperature=0.8, top_p=0.95, top_k=40, seed=11, repeat_penalty=1.05)
-TOKENS = 60
+TOKENS = {"llamacpp-smollm2": 60, "torch-smollm2": 24}
 
 
 class Answers:
     """A core on a real engine, and what it answered."""
 
     def __init__(self, engine: Engine, where: Placement = EXACT, limits: Limits | None = None) -> None:
+        self.tokens = TOKENS[engine.name]
         self.core = EngineCore("m", engine.load(where), engine.tokenizer, limits=limits or Limits(drafts="auto"))
         self.encoder = PromptEncoder(engine.tokenizer)
         self.core.warm_up()
@@ -38,7 +40,13 @@ class Answers:
     def ask(self, name: str, text: str, sampling: Sampling, *, drafts: bool = True, priority: int = 0) -> None:
         prompt = Messages((Message("user", text),))
         request = GenerateRequest(
-            id=name, model="m", prompt=prompt, sampling=sampling, max_tokens=TOKENS, drafts=drafts, priority=priority
+            id=name,
+            model="m",
+            prompt=prompt,
+            sampling=sampling,
+            max_tokens=self.tokens,
+            drafts=drafts,
+            priority=priority,
         )
         self.take(self.core.add(request, self.encoder.encode(prompt)))
 
@@ -60,9 +68,11 @@ class Answers:
         return end
 
 
-@pytest.fixture(scope="module")
-def starter(smollm2: Path) -> Engine:
-    return open_engine("llamacpp-smollm2", smollm2)
+@pytest.fixture(scope="module", params=["llamacpp-smollm2", "torch-smollm2"])
+def starter(request: pytest.FixtureRequest, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    if request.param == "torch-smollm2":
+        smollm2 = shortened(smollm2, LAYERS["torch-smollm2"], tmp_path_factory.mktemp("short"))
+    return open_engine(request.param, smollm2)
 
 
 @pytest.fixture(scope="module")
