@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from edgellm.contracts.embedding import EmbeddingPlugin
 from edgellm.contracts.engine import Available, EnginePlugin, ModelFile, Unavailable
+from edgellm.contracts.kernels import KernelPlugin, KernelReport
 from edgellm.errors import AppUnavailable, EngineUnavailable
 
 ENGINES = "edgellm.engines"
@@ -52,6 +53,20 @@ def probe(name: str) -> Available | Unavailable:
     if isinstance(state, Available) and not state.version:
         return Available(_distribution(name), state.detail, state.hint)
     return state
+
+
+def kernels(name: str) -> KernelReport | Unavailable | None:
+    """What computes the engine's operations here; None for one that has nothing to choose. Never raises."""
+    try:
+        plugin = engine(name)
+        if not isinstance(plugin, KernelPlugin):
+            return None
+        state = probe(name)
+        return state if isinstance(state, Unavailable) else plugin.kernels()
+    except EngineUnavailable as error:
+        return Unavailable(error.message, error.hint or "reinstall the package that provides it")
+    except Exception as error:  # a third party's code
+        return Unavailable(f"it failed when asked: {type(error).__name__}: {error}", "report it to its authors")
 
 
 def engine_for(model: ModelFile, asked: str = ANY) -> EnginePlugin:

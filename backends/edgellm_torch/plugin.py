@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, TokenRunner, Unavailable
+from edgellm.contracts.kernels import KernelChoice, KernelReport
 from edgellm.errors import EdgeError, LoadFailed
 
 _INSTALL = "pip install 'edgellm[torch]'"
@@ -25,6 +26,14 @@ class TorchPlugin:
         except (OSError, RuntimeError) as error:
             return Unavailable(f"torch does not work here: {error}", f"reinstall it: {_INSTALL}")
         return Available(version=str(torch.__version__), detail="CPU, reference kernels: exact, and slow")
+
+    def kernels(self) -> KernelReport:
+        """What `edgellm_kernels` chooses on the device that this engine computes on."""
+        from edgellm_kernels.dispatch import explain
+
+        device = "cpu"
+        choices = (KernelChoice(c.op, c.implementation, c.reason, c.refused) for c in explain(device))
+        return KernelReport(device, tuple(choices))
 
     def supports(self, model: ModelFile) -> str | None:
         """From the header: the architecture, every tensor's shape and type, the tokenizer's kind."""

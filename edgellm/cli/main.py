@@ -324,8 +324,18 @@ def config(
 
 
 @app.command()
-def doctor(json: options.Json = False) -> None:
+def doctor(
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Say instead what computes each operation of an engine, and why.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
     """Examine machine, engines, store and daemon; say what is next."""
+    if kernels:
+        from edgellm.cli.kernels import explain
+
+        explain(json=json)
+        return
     from edgellm.cli.doctor import examine
 
     examine(json=json)

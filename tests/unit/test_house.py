@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,6 +111,18 @@ def test_backends_know_only_the_contracts() -> None:
         if module.startswith(("edgellm_llamacpp", "edgellm_torch", "edgellm_cloud"))
         for target in imports(path)
         if target in names and target.startswith("edgellm.") and room(target) not in BACKENDS_MAY_IMPORT
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_kernels_know_torch_alone() -> None:
+    allowed = {"torch", "triton", "edgellm_kernels"} | sys.stdlib_module_names
+    broken = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if module.startswith("edgellm_kernels")
+        for target in imports(path)
+        if target.split(".")[0] not in allowed
     ]
     assert not broken, "\n".join(broken)
 
