@@ -95,6 +95,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._on_writable = on_writable
         self._frames = protocol.FrameReader(FromWorker)
         self._greeted = False
+        self._leaving = False  # its end is wanted
         self._gone = asyncio.Event()  # exited, reaped, pipes closed
         self._settling: asyncio.TimerHandle | None = None
         self._transport: asyncio.SubprocessTransport | None = None
@@ -147,6 +148,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     async def close(self, polite_s: float = 0.0) -> None:
         """Ask it to exit, kill it after `polite_s` seconds, reap it and close the pipes. May be called again."""
+        self._leaving = True
         try:
             if polite_s > 0 and self._transport is not None and not self.ended.done():
                 self.post(Shutdown())
@@ -231,7 +233,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         """Its last words are for the log alone: they may hold anything, and the error goes to whoever asked."""
         code = self._transport.get_returncode() if self._transport is not None else None
         how = "closed its pipe" if code is None else f"died ({platform.death_of(code)})"
-        if not self.ended.done() and self.log.last_line:
+        if not self.ended.done() and self.log.last_line and not self._leaving:
             logger.warning("the process running %s %s; its last words: %s", self._model, how, self.log.last_line)
         return WorkerDied(
             f"the process running {self._model} {how}",

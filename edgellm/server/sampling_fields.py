@@ -18,7 +18,7 @@ BIASES = 4096  # entries of logit_bias
 Share = Annotated[float, Meta(ge=0, le=1)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Repeat = Annotated[float, Meta(gt=0, le=100)]
+Repeat = Annotated[float, Meta(ge=0.01, le=100)]  # closer to 0, logits overflow
 LookBack = Annotated[int, Meta(ge=-1, le=2**31)]
 Breakers = Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=32)]
 Bias = dict[Annotated[int, Meta(ge=0, lt=2**31)], Annotated[float, Meta(ge=-100, le=100)]]

@@ -248,6 +248,7 @@ def test_the_same_for_completions(fields: dict[str, Any]) -> None:
         ({"frequency_penalty": -2.1}, "frequency_penalty"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty"),
         ({"repeat_penalty": 0}, "repeat_penalty"),
+        ({"repeat_penalty": 1e-320}, "repeat_penalty"),  # above 0, and yet the logits overflow
         ({"repetition_penalty": -1}, "repetition_penalty"),
         ({"repetition_penalty": 1.1, "repeat_penalty": 1.2}, "repetition_penalty"),
         ({"repeat_last_n": -2}, "repeat_last_n"),

@@ -526,6 +526,21 @@ def test_large_prompts_pass_and_too_large_ones_are_refused() -> None:
     run(test)
 
 
+def test_an_end_that_was_asked_for_is_no_death_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        script = "import sys; print('a warning of some library', file=sys.stderr, flush=True); sys.stdin.read(1)"
+        process = WorkerProcess("tiny:latest", lambda message: None, lambda: None)
+        await process.start([sys.executable, "-c", script])
+        async with asyncio.timeout(5.0):
+            while not process.log.last_line:
+                await asyncio.sleep(0.01)
+        await process.close(polite_s=5.0)
+        assert "died (exit code 0)" in process.ended.result().message
+
+    run(test)
+    assert "last words" not in caplog.text
+
+
 def test_a_full_pipe_says_so_and_says_when_there_is_room() -> None:
     async def test() -> None:
         script = "import sys, time; time.sleep(0.1); sys.stdin.buffer.read(10**6); time.sleep(100)"
