@@ -6,19 +6,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract.engines import ENGINES, LAYERS, PLACEMENT, TINY, Engine, open_engine
+from contract.engines import (
+    ENGINES,
+    LAYERS,
+    PLACEMENT,
+    SLOW_ENGINES,
+    TINY,
+    TINY_MODELS,
+    Engine,
+    open_engine,
+    tiny_model,
+)
 from shortened import shortened
 
 from edgellm.contracts.engine import TokenRunner
 
+PARAMS = [*ENGINES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_ENGINES)]
 
-@pytest.fixture(scope="session", params=ENGINES)
+
+@pytest.fixture(scope="session", params=PARAMS)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     name: str = request.param
     if name.startswith("fake"):
         return open_engine(name, tmp_path_factory.mktemp("fake"))
+    if name in TINY_MODELS:
+        return open_engine(name, tiny_model(name, tmp_path_factory.mktemp(name)))
     path: Path = request.getfixturevalue(name.partition("-")[2])
-    if name.startswith("torch"):  # its reference kernels are slow; what is promised here does not depend on depth
+    if name in LAYERS:
         path = shortened(path, LAYERS[name], tmp_path_factory.mktemp(name))
     return open_engine(name, path)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import torch_zoo
 from fake_runner import FakeBehaviour, FakePlugin
 
 from edgellm.contracts.engine import EnginePlugin, ModelFile, Placement, TensorInfo, Tokenizer, TokenRunner
@@ -41,8 +43,22 @@ class Engine:
         return self.plugin.load(self.model, placement, lambda _done: None)
 
 
-LAYERS = {"torch-smollm2": 3}  # of the models that the torch engine is tried with: its reference kernels are slow
-ENGINES = ("fake", "fake-windowed", "llamacpp-smollm2", "llamacpp-gemma3", "torch-smollm2")
+# The torch engine's reference kernels are slow. Real models are cut to some layers, Gemma to five with windows and one
+# that sees everything; others are tiny, with random weights.
+LAYERS = {"torch-smollm2": 2, "torch-gemma3": 6}
+TINY_MODELS = {"torch-tiny-gemma3": ("gemma3", "Q4_K"), "torch-tiny-deepseek2": ("deepseek2", "Q8_0")}
+ENGINES = ("fake", "fake-windowed", "llamacpp-smollm2", "llamacpp-gemma3", "torch-smollm2", *TINY_MODELS)
+SLOW_ENGINES = ("torch-gemma3",)
+
+
+def tiny_model(name: str, folder: Path) -> Path:
+    """One of TINY_MODELS."""
+    family, kind = TINY_MODELS[name]
+    if family != "gemma3":
+        return torch_zoo.write(folder, family, kind).quantised
+    # With an output of its own: one that it shares with a random embedding says every token again.
+    output = np.random.default_rng(4).standard_normal((275, 256)).astype(np.float32) / 4
+    return torch_zoo.write(folder, family, kind, vectors={"output.weight": output}).quantised
 
 
 def open_engine(name: str, path: Path) -> Engine:
