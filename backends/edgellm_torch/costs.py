@@ -30,7 +30,8 @@ SPARE_SLIDING: Final = 2
 # Measured on Linux with the CPU build: an interpreter with torch, numpy, the tokenizer's library and the templates, and
 # what loading and dequantising leave with the allocator; before any model.
 PROCESS: Final = 320 * MIB
-WORD: Final = 540  # bytes per vocabulary entry, measured
+WORD: Final = 290  # bytes per vocabulary entry, measured
+MERGE: Final = 250  # more for each, where a vocabulary has merges: about one for each entry
 
 
 def cost_model(model: ModelFile, kv_type: str) -> CostModel:
@@ -46,7 +47,7 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
     return CostModel(
         weights=sum(_held(tensor.type, tensor.nbytes) for tensor in model.tensors),
         kv=_kv(parts, kv_type),
-        process=PROCESS + WORD * parts.vocabulary,
+        process=PROCESS + parts.vocabulary * (WORD + MERGE * (model.metadata.get("tokenizer.ggml.model") == "gpt2")),
         activations=F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
         logits=F32_BYTES * parts.vocabulary,
         block=BLOCK,

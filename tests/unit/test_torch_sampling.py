@@ -9,7 +9,7 @@ from edgellm_llamacpp import penalties as numpy_penalties
 from edgellm_llamacpp.sampling import choose as choose_numpy
 from edgellm_torch.sampling.chain import choose
 from edgellm_torch.sampling.logprobs import log_probabilities
-from edgellm_torch.sampling.ordering import head
+from edgellm_torch.sampling.ordering import head, rows_at_once
 from edgellm_torch.sampling.penalties import Draw, reweighed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -43,6 +43,19 @@ def test_all_kinds_of_rows_in_one_call_are_drawn_as_alone() -> None:
     together = choose(torch.from_numpy(logits), draws)
     assert together == [one(logits[place], draw) for place, draw in enumerate(draws)]
     assert len({token for token, _ in together}) > 10
+
+
+def test_many_rows_are_drawn_in_parts() -> None:
+    assert rows_at_once(49_152) == 10
+    assert rows_at_once(262_144) == 2
+    assert rows_at_once(1 << 20) == 1
+    logits = torch.from_numpy(np.stack([row(49_152, seed) for seed in range(23)]))
+    draws = [Draw(SPECS["usual"], position) for position in range(23)]
+    together = choose(logits, draws)
+    assert together == [choose(logits[place : place + 1], [draw])[0] for place, draw in enumerate(draws)]
+    tokens = [token or 0 for token, _ in together]
+    found = log_probabilities(logits, tokens, [2] * 23)
+    assert found[22] == log_probabilities(logits[22:], tokens[22:], [2])[0]
 
 
 @pytest.mark.parametrize("name", SPECS)

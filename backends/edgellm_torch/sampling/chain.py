@@ -16,7 +16,7 @@ from torch import Tensor
 from edgellm.contracts.chain import COLDEST, LUCK
 from edgellm.contracts.draws import uniform
 from edgellm.contracts.engine import SampleSpec
-from edgellm_torch.sampling.ordering import head
+from edgellm_torch.sampling.ordering import head, rows_at_once
 from edgellm_torch.sampling.penalties import Draw, reweighed
 
 NOTHING = -200.0  # a logit this far below the peak weighs 0 in single precision
@@ -28,6 +28,10 @@ def choose(logits: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
 
     A logit of -inf is a token that cannot be drawn; NaN anywhere, +inf, or -inf everywhere gives None.
     """
+    some = rows_at_once(logits.shape[1])
+    if len(draws) > some:
+        parts = [slice(start, start + some) for start in range(0, len(draws), some)]
+        return [found for part in parts for found in choose(logits[part], draws[part])]
     logits = reweighed(logits, draws)
     best = logits.argmax(-1)
     sound = logits.amax(-1).isfinite()  # NaN is the largest where there is one

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from edgellm.contracts.engine import Logprob
-from edgellm_torch.sampling.ordering import head
+from edgellm_torch.sampling.ordering import head, rows_at_once
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[Logprob]:
@@ -16,6 +16,10 @@ def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[in
 
     `logits`: float32 [rows, vocabulary].
     """
+    some = rows_at_once(logits.shape[1])
+    if len(tokens) > some:
+        parts = [slice(start, start + some) for start in range(0, len(tokens), some)]
+        return [found for part in parts for found in log_probabilities(logits[part], tokens[part], counts[part])]
     exact = logits.double()
     peak = exact.amax(-1, keepdim=True)
     norm = peak + (exact - peak).exp().cumsum(-1)[:, -1:].log()

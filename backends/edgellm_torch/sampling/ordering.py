@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
+
+LOGITS_AT_ONCE: Final = 1 << 19  # what is made of them takes some fifty bytes for each
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """How many rows of logits are worked on together: memory for them does not grow with the step."""
+    return max(1, LOGITS_AT_ONCE // vocabulary)
 
 
 def keys(logits: Tensor) -> Tensor:
