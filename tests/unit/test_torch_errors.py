@@ -141,13 +141,16 @@ def test_without_torch_the_way_to_it_is_told(model: ModelFile, monkeypatch: pyte
 
 
 def test_choosing_and_planning_import_no_torch(smollm2: Path) -> None:
-    """What the daemon does with an engine, in a process of its own."""
+    """What the daemon does with engines, in a process of its own."""
     program = f"""
 import sys
 from pathlib import Path
-from edgellm_torch.plugin import plugin
+from edgellm import plugins
 from edgellm.formats.gguf import read_model
 model = read_model(Path({str(smollm2)!r}))
+assert plugins.engine_for(model).name == "llamacpp"
+assert "edgellm_torch.plugin" not in sys.modules
+plugin = plugins.engine_for(model, "torch")
 assert plugin.supports(model) is None
 for kv_type in plugin.kv_types:
     plugin.cost_model(model, kv_type)
