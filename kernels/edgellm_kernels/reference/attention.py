@@ -114,7 +114,8 @@ class _Tiles:
         scores = _product(self.q, k.transpose(1, 2)).mul_(rules.scale)
         if rules.soft_cap:
             scores = capped(scores, rules.soft_cap)
-        scores.masked_fill_(self._hidden(place, rules.window)[:, None], -math.inf)
+        if not self._sees_all(place, rules.window):
+            scores.masked_fill_(self._hidden(place, rules.window)[:, None], -math.inf)
         highest = torch.maximum(self.highest, scores.amax(-1, keepdim=True))
         base = torch.where(highest == -math.inf, 0.0, highest)  # nothing seen yet
         weights = exp(scores.sub_(base))
@@ -122,6 +123,11 @@ class _Tiles:
         self.total = self.total * kept + row_sum(weights)[..., None]
         self.values = self.values * kept + _product(weights, v)
         self.highest = highest
+
+    def _sees_all(self, place: int, window: int) -> bool:
+        """Whether every query sees every key of the tile at `place`."""
+        last = self.place + self.q.shape[0] * self.queries - 1
+        return place + KEYS - 1 <= self.place and (not window or place > last - window)
 
     def _hidden(self, place: int, window: int) -> Tensor:
         """What may not be seen: bool [tiles, queries * group, KEYS]."""
@@ -136,6 +142,8 @@ class _Tiles:
 
 def _tile(x: Tensor, offset: int) -> Tensor:
     """x [n, kv_heads, size] from `offset` on in a tile of zeros: [kv_heads, KEYS, size]."""
+    if x.shape[0] == KEYS:
+        return x.transpose(0, 1).contiguous()
     tile = x.new_zeros((x.shape[1], KEYS, x.shape[2]))
     tile[:, offset : offset + x.shape[0]] = x.transpose(0, 1)
     return tile

@@ -20,6 +20,7 @@ from torch import Tensor
 ROWS: Final = 16  # a product with 16 rows took as long as with 8 (64 us for 448 x 576), and 64 of 77 GMAC/s with 128
 _TILE: Final = 1 << 18  # values of a matrix multiplied at once: 1 MiB in float32, so that they stay in the L2 cache
 _LEAST: Final = 32  # rows of a tile of the matrix
+_ALIGNED: Final = 64  # bytes: a BLAS may go over memory that begins elsewhere in another order
 
 
 class _Scratch(threading.local):
@@ -48,10 +49,10 @@ def spans(n: int, k: int) -> Iterator[tuple[int, int]]:
 
 
 def split(x: Tensor) -> Tensor:
-    """Rows [rows, k] as tiles [tiles, ROWS, k], the last one filled up with zeros."""
+    """Rows [rows, k] as aligned tiles [tiles, ROWS, k], the last one filled up with zeros."""
     rows, k = x.shape
     short = -rows % ROWS
-    if short:
+    if short or x.data_ptr() % _ALIGNED:
         padded = x.new_zeros((rows + short, k))
         padded[:rows] = x
         x = padded
