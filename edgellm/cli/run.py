@@ -14,6 +14,7 @@ from edgellm.cli.parse import duration
 from edgellm.cli.terminal import is_terminal
 from edgellm.client import DaemonClient
 from edgellm.config import Settings, load_settings
+from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.library.kinds import require_text
@@ -21,8 +22,6 @@ from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
 from edgellm.platform import unseen_typing
-from edgellm.plugins import ANY, title
-from edgellm.plugins import engine as find_engine
 from edgellm.presets import preset
 from edgellm.units import number
 
@@ -54,8 +53,8 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     settings = load_settings(paths, {"context": wanted.context, "engine": wanted.engine}).settings
     manifest = _required(wanted.model, paths)
     require_text(manifest)
-    if wanted.engine not in (None, ANY):
-        find_engine(settings.engine)  # refused here, where it is unknown
+    if wanted.engine is not None:
+        _require_engine(wanted.engine)
     if wanted.system and not manifest.summary.has_chat_template:
         raise InvalidRequest(
             f"{manifest.full_name} has no chat template, so --system has no place",
@@ -195,15 +194,29 @@ def _connected(paths: Paths, settings: Settings, manifest: Manifest, wanted: Wan
 
 def _require_as_asked(client: DaemonClient, name: str, wanted: Wanted) -> None:
     """What was asked for is how the running daemon has loaded the model. Raises InvalidRequest."""
-    if not wanted.context and wanted.engine in (None, ANY):
+    if not wanted.context and wanted.engine is None:
         return
     loaded = next((model for model in client.ps() if model.name == name), None)
     if wanted.context and (loaded is None or loaded.context < wanted.context):
         has = f"{name} is loaded with {number(loaded.context)}" if loaded else "its own settings decide"
         raise _too_late(f"--context {number(wanted.context)}", has, "context")
-    if wanted.engine not in (None, ANY) and (loaded is None or loaded.engine != title(wanted.engine or "")):
+    if wanted.engine is not None and not _runs_on(loaded, wanted.engine):
         has = f"{name} runs on {loaded.engine}" if loaded else "its own settings decide"
         raise _too_late(f"--engine {wanted.engine}", has, "engine")
+
+
+def _require_engine(name: str) -> None:
+    """Raises EngineUnavailable for one that is not installed."""
+    from edgellm import plugins  # not above: what few ask for need not cost everyone a hundredth of a second
+
+    if name != plugins.ANY:
+        plugins.engine(name)
+
+
+def _runs_on(loaded: LoadedModel | None, engine: str) -> bool:
+    from edgellm import plugins
+
+    return engine == plugins.ANY or (loaded is not None and loaded.engine == plugins.title(engine))
 
 
 def _too_late(option: str, has: str, param: str) -> InvalidRequest:
