@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, TokenRunner, Unavailable
@@ -74,6 +75,9 @@ class TorchPlugin:
 
 
 def _require_library() -> None:
+    """Import torch; its threads do not spin for long while they wait ("Spinning threads" in docs/log.md)."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     try:
         import torch  # noqa: F401
     except (ImportError, OSError, RuntimeError) as error:

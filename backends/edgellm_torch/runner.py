@@ -20,7 +20,8 @@ from edgellm_torch.sampling.chain import choose
 from edgellm_torch.sampling.logprobs import log_probabilities
 from edgellm_torch.sampling.penalties import Draw
 
-DRAFT_TOKENS = 16  # longest draft of a row
+DRAFT_TOKENS = 15  # longest draft of a row: with the token itself a tile of the reference kernels
+DRAFT_OUTPUTS = 32  # of all rows of a step: their logits take memory
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ class TorchRunner:
             capacity=capacity,
             max_sequences=placement.max_sequences,
             batch_tokens=placement.batch_tokens,
-            max_outputs=placement.batch_tokens,
+            max_outputs=min(placement.batch_tokens, placement.max_sequences + DRAFT_OUTPUTS),
             draft_tokens=DRAFT_TOKENS,
             exact_cells=capacity,  # no operation of a step lets a row's place or company decide about its bits
             samplers=SAMPLERS,
@@ -194,7 +195,7 @@ class TorchRunner:
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError on rows that make no sense, before anything has happened."""
         self._check_open()
-        total = 0
+        total = outputs = 0
         seen: set[int] = set()
         for row in rows:
             self._check_sequence(row.sequence)
@@ -214,8 +215,11 @@ class TorchRunner:
                     raise ValueError(f"token {token} is not one of the {self._vocabulary} in the vocabulary")
             seen.add(row.sequence)
             total += count
+            outputs += 0 if row.sample is None else 1 + len(row.draft)
         if not 0 < total <= self._info.batch_tokens:
             raise ValueError(f"a step takes 1 to {self._info.batch_tokens} tokens, not {total}")
+        if outputs > self._info.max_outputs:
+            raise ValueError(f"a step draws up to {self._info.max_outputs} tokens, not {outputs}")
 
     def _check_sequence(self, sequence: int) -> None:
         self._check_open()

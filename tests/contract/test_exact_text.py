@@ -24,7 +24,7 @@ COPY = (
 )
 TOPICS = ("rain", "bread", "the sea", "trains", "cats", "old maps", "snow")
 WARM = Sampling(temperature=0.8, top_p=0.95, top_k=40, seed=11, repeat_penalty=1.05)
-TOKENS = {"llamacpp-smollm2": 60, "torch-smollm2": 24}
+TOKENS = {"llamacpp-smollm2": 60, "torch-smollm2": 24, "torch-whole": 24}
 
 
 class Answers:
@@ -68,7 +68,10 @@ class Answers:
         return end
 
 
-@pytest.fixture(scope="module", params=["llamacpp-smollm2", "torch-smollm2"])
+WHOLE = pytest.param("torch-whole", marks=[pytest.mark.slow, pytest.mark.timeout(900)])  # all layers: minutes
+
+
+@pytest.fixture(scope="module", params=["llamacpp-smollm2", "torch-smollm2", WHOLE])
 def starter(request: pytest.FixtureRequest, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     if request.param == "torch-smollm2":
         smollm2 = shortened(smollm2, LAYERS["torch-smollm2"], tmp_path_factory.mktemp("short"))
