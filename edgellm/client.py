@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 START_S = 30.0  # for a daemon to answer: Python may come from a slow disk
 SILENCE_S = 30.0  # the daemon says something at least every ten seconds
 ANSWER_S = 15.0  # for a running daemon to say its version, on a busy machine
+GLANCE_S = 3.0  # the same, where nothing but a remark depends on it
 GENERATE = "/edgellm/v1/generate"
 _POLL_S = 0.01
 _LOG_LINES = 5
@@ -91,12 +92,12 @@ class DaemonClient:
         self._http = httpx2.Client(**self._options)
 
     @classmethod
-    def find(cls, paths: Paths, *, any_version: bool = False) -> DaemonClient | None:
+    def find(cls, paths: Paths, *, any_version: bool = False, patience_s: float = ANSWER_S) -> DaemonClient | None:
         """The running daemon; None when there is none.
 
         Raises DaemonError when it is of another version (unless `any_version`: enough to stop it) or does not answer.
         """
-        return cls._open(read_info(paths), any_version, ANSWER_S)
+        return cls._open(read_info(paths), any_version, patience_s)
 
     @classmethod
     def _open(cls, info: DaemonInfo | None, any_version: bool, patience_s: float) -> DaemonClient | None:
@@ -256,7 +257,7 @@ class DaemonClient:
         except httpx2.TimeoutException as error:
             raise DaemonError(
                 f"the daemon at {self.info.url} (pid {self.info.pid}) does not answer",
-                hint=f"end it with `kill {self.info.pid}`; the next command starts another",
+                hint=f"end it with `kill -9 {self.info.pid}`; the next command starts another",
             ) from error
         except self._errors:
             return False

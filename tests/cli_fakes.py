@@ -82,7 +82,7 @@ class FakeClient:
         self.running = True
         self.version = __version__
 
-    def find(self, paths: object, *, any_version: bool = False) -> FakeClient | None:
+    def find(self, paths: object, *, any_version: bool = False, patience_s: float = 0.0) -> FakeClient | None:
         return self if self.running else None
 
     def connect_or_start(self, paths: object, settings: object, preload: str | None = None) -> FakeClient:

@@ -33,7 +33,7 @@ def list_running(*, json: bool) -> None:
         output.table(COLUMNS, [_row(model, time.time()) for model in models])
         for model in models:
             if model.detail:
-                output.warn(f"{model.name}: {model.detail}")
+                (output.note if model.state == "loading" else output.warn)(f"{model.name}: {model.detail}")
 
 
 def stop(name: str | None, *, everything: bool, json: bool, quiet: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edgellm.client import DaemonClient
+from edgellm.client import GLANCE_S, DaemonClient
 from edgellm.contracts.backend import LoadedModel
 from edgellm.errors import EdgeError, NotFound
 from edgellm.paths import Paths
@@ -22,7 +22,7 @@ class DaemonState(msgspec.Struct, frozen=True):
 def loaded_models(paths: Paths) -> dict[str, LoadedModel]:
     """The models in memory, by full name. Nothing where the daemon cannot be asked: a list is no place to fail."""
     try:
-        client = DaemonClient.find(paths)
+        client = DaemonClient.find(paths, patience_s=GLANCE_S)
         if client is None:
             return {}
         with client:

@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -305,3 +306,11 @@ def test_a_full_disk_is_named(home: Path, paths: Paths, monkeypatch: pytest.Monk
     with pytest.raises(DaemonError, match="did not start") as caught:  # and it could not write why
         DaemonClient.connect_or_start(paths, Settings())
     assert "is full: free some space" in (caught.value.hint or "")
+
+
+def test_a_daemon_that_hangs_is_named_with_what_ends_it(paths: Paths) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        announce(paths, DaemonInfo(f"http://127.0.0.1:{silent.getsockname()[1]}", os.getpid(), __version__, TOKEN))
+        with pytest.raises(DaemonError, match="does not answer") as caught:
+            DaemonClient.find(paths, patience_s=0.2)
+    assert f"kill -9 {os.getpid()}" in (caught.value.hint or "")

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from edgellm.client import DaemonClient, DaemonGone
+from edgellm.client import GLANCE_S, DaemonClient, DaemonGone
 from edgellm.config import Settings
 from edgellm.contracts.events import Event, Failed
 from edgellm.contracts.request import GenerateRequest
@@ -104,7 +104,7 @@ class Bridge:
     def _loaded(self) -> set[str]:
         """Names of the models in memory. No daemon, or one in trouble, is no news here."""
         try:
-            client = DaemonClient.find(self.paths)
+            client = DaemonClient.find(self.paths, patience_s=GLANCE_S)
             if client is None:
                 return set()
             with client:
