@@ -22,8 +22,11 @@ from edgellm.formats.gguf_cursor import Cursor
 
 WORDS = ("▁", "▁the", "▁a", "▁of", "▁light", "house", "▁book", "er", "in", "on", "▁s", "ed", "▁and", "ing", "▁w", "an")
 
-_Tensor = tuple[str, tuple[int, ...], str, float]  # name, shape (outermost first), "matrix" or "vector", spread
+_Tensor = tuple[str, tuple[int, ...], str, float]  # name, shape (outermost first), part, spread
 _Keys = dict[str, Any]
+# Of norms. The last one makes up for an embedding that must be small to be output, too; and where attention looks at
+# all alike, answers are the same token over and over.
+_MEANS = {"vector": 1.0, "loud": 10.0, "sharp": 1.25}
 
 
 class Pair(NamedTuple):
@@ -65,8 +68,8 @@ def _plain(dims: Dims) -> _Keys:
 def _ends(dims: Dims, *, tied: bool = False) -> list[_Tensor]:
     size = 259 + len(WORDS)
     ends: list[_Tensor] = [
-        ("token_embd.weight", (size, dims.width), "matrix", 1.0 if not tied else 3 / dims.width**0.5),
-        ("output_norm.weight", (dims.width,), "vector", 0.2),
+        ("token_embd.weight", (size, dims.width), "matrix", 1.0 if not tied else 0.15 / dims.width**0.5),
+        ("output_norm.weight", (dims.width,), "loud" if tied else "vector", 0.2),
     ]
     return ends if tied else [*ends, ("output.weight", (size, dims.width), "matrix", 3 / dims.width**0.5)]
 
@@ -89,7 +92,7 @@ def _attention(dims: Dims, at: str, *, norms: bool = False, biases: bool = False
         _matrix(at + "attn_output.weight", dims.width, queries),
     ]
     if norms:
-        found += [_norm(at + f"attn_{name}_norm.weight", dims.head) for name in "qk"]
+        found += [(at + f"attn_{name}_norm.weight", (dims.head,), "sharp", 0.2) for name in "qk"]
     if biases:
         found += [
             (at + f"attn_{n}.bias", (size,), "bias", 0.5) for n, size in zip("qkv", (queries, keys, keys), strict=True)
@@ -341,7 +344,7 @@ def _add(writers: Sequence[gguf.GGUFWriter], numbers: np.random.Generator, kind:
     name, shape, role, spread = tensor
     quantised, exact = writers
     if role != "matrix":
-        values = (numbers.standard_normal(shape) * spread).astype(np.float32) + np.float32(role == "vector")
+        values = (numbers.standard_normal(shape) * spread).astype(np.float32) + np.float32(_MEANS.get(role, 0.0))
         for writer in writers:
             writer.add_tensor(name, values)
         return
@@ -379,3 +382,4 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
+    writer.add_add_space_prefix(False)
