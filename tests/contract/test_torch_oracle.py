@@ -31,7 +31,7 @@ def check(pair: Pair, prompt: list[int] = PROMPT, drawn: int = 12, **how: Any) -
     found = torch_oracle.distance(ours, truth)
     assert found.error <= ERROR
     assert found.kld <= KLD
-    assert torch_oracle.agreed(text, len(prompt), truth, MARGIN) > drawn // 2
+    torch_oracle.require_agreement(text, len(prompt), ours, truth, MARGIN)
     return found
 
 
@@ -150,7 +150,7 @@ def test_the_starter_models(name: str, request: pytest.FixtureRequest, tmp_path:
     found = torch_oracle.distance(ours, truth)
     assert found.error <= ERROR
     assert found.kld <= KLD
-    assert torch_oracle.agreed(text, len(prompt), truth, MARGIN) > 4
+    torch_oracle.require_agreement(text, len(prompt), ours, truth, MARGIN)
     own = torch_oracle.distance(theirs, truth)
     apart = torch_oracle.distance(theirs, ours)  # the same way round: divergence is not symmetric
     assert apart.error <= 1.1 * own.error
