@@ -71,7 +71,7 @@ def run(
 
 
 def require_agreement(text: Sequence[int], prompt: int, ours: Logits, truth: Logits, margin: float) -> None:
-    """The truth's likeliest token is ours, at every position where it leads by `margin`; and our answer is made of ours.
+    """The truth's likeliest token is ours, at every position where it leads by `margin`; our answer is made of ours.
 
     So is the truth's own answer, up to the first token that it chose by less.
     """
