@@ -208,10 +208,10 @@ class Pool:
 
         They hold on to it until then: a conversation may yet be forked or cut where it lies.
         """
-        short = [group for group, count in zip(self.groups, wanted, strict=True) if count > group.free]
-        if not all(group.free + self._passed(group) >= wanted[self.groups.index(group)] for group in short):
+        short = [(group, count) for group, count in zip(self.groups, wanted, strict=True) if count > group.free]
+        if any(group.free + self._passed(group) < count for group, count in short):
             return False
-        for group in short:
+        for group, _ in short:
             for sequence, length in enumerate(self._settled):
                 group.forget(sequence, length)
         return True

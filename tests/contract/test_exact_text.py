@@ -6,15 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from contract.answers import Answers
 from contract.engines import LAYERS, PLACEMENT, Engine, open_engine
 from shortened import shortened
 
-from edgellm.contracts.engine import Placement
-from edgellm.contracts.events import Event, Failed, Finished, TextDelta
-from edgellm.contracts.request import GenerateRequest, Message, Messages, Sampling
-from edgellm.engine.core import EngineCore
+from edgellm.contracts.request import Sampling
 from edgellm.engine.limits import Limits
-from edgellm.engine.prompt import PromptEncoder
 from edgellm.errors import LoadFailed
 
 EXACT = msgspec.structs.replace(PLACEMENT, exact=True, capacity=4096, max_sequences=16)
@@ -25,49 +22,6 @@ COPY = (
 TOPICS = ("rain", "bread", "the sea", "trains", "cats", "old maps", "snow")
 WARM = Sampling(temperature=0.8, top_p=0.95, top_k=40, seed=11, repeat_penalty=1.05)
 TOKENS = {"llamacpp-smollm2": 60, "torch-smollm2": 24, "torch-whole": 24}
-
-
-class Answers:
-    """A core on a real engine, and what it answered."""
-
-    def __init__(self, engine: Engine, where: Placement = EXACT, limits: Limits | None = None) -> None:
-        self.tokens = TOKENS[engine.name]
-        self.core = EngineCore("m", engine.load(where), engine.tokenizer, limits=limits or Limits(drafts="auto"))
-        self.encoder = PromptEncoder(engine.tokenizer)
-        self.core.warm_up()
-        self.events: dict[str, list[Event]] = {}
-
-    def ask(self, name: str, text: str, sampling: Sampling, *, drafts: bool = True, priority: int = 0) -> None:
-        prompt = Messages((Message("user", text),))
-        request = GenerateRequest(
-            id=name,
-            model="m",
-            prompt=prompt,
-            sampling=sampling,
-            max_tokens=self.tokens,
-            drafts=drafts,
-            priority=priority,
-        )
-        self.take(self.core.add(request, self.encoder.encode(prompt)))
-
-    def take(self, emitted: list[tuple[str, Event]]) -> None:
-        for name, event in emitted:
-            assert not isinstance(event, Failed), event
-            self.events.setdefault(name, []).append(event)
-
-    def run(self) -> None:
-        while not self.core.idle:
-            self.take(self.core.step())
-
-    def text(self, name: str) -> str:
-        return "".join(event.text for event in self.events[name] if isinstance(event, TextDelta))
-
-    def end(self, name: str) -> Finished:
-        end = self.events[name][-1]
-        assert isinstance(end, Finished)
-        return end
-
-
 WHOLE = pytest.param("torch-whole", marks=[pytest.mark.slow, pytest.mark.timeout(900)])  # all layers: minutes
 
 
@@ -83,7 +37,7 @@ def alone(starter: Engine) -> dict[float, str]:
     """By temperature: the answer with no one else about, nothing cached and nothing guessed."""
     texts = {}
     for sampling in (WARM, Sampling(temperature=0.0)):
-        answers = Answers(starter)
+        answers = Answers(starter, EXACT, TOKENS[starter.name])
         answers.ask("x", COPY, sampling, drafts=False)
         answers.run()
         texts[sampling.temperature or 0.0] = answers.text("x")
@@ -95,7 +49,7 @@ def alone(starter: Engine) -> dict[float, str]:
 def test_drafts_cached_prefixes_and_asking_twice_change_nothing(
     starter: Engine, alone: dict[float, str], sampling: Sampling
 ) -> None:
-    answers = Answers(starter)
+    answers = Answers(starter, EXACT, TOKENS[starter.name])
     for costs in (1, 16):  # rows are free, as far as the speculator knows: it will guess whenever it can
         answers.core.scheduler.decode_costs.observe(costs, 1e-6)
     for name in ("first", "second"):
@@ -107,7 +61,7 @@ def test_drafts_cached_prefixes_and_asking_twice_change_nothing(
 
 
 def test_a_batch_of_eight_changes_nothing(starter: Engine, alone: dict[float, str]) -> None:
-    answers = Answers(starter)
+    answers = Answers(starter, EXACT, TOKENS[starter.name])
     answers.ask("other", f"Tell me about {TOPICS[0]}.", WARM)
     for _ in range(5):
         answers.take(answers.core.step())
@@ -122,7 +76,7 @@ def test_suspension_changes_nothing(starter: Engine, alone: dict[float, str]) ->
     """In a pool too small for all, with priorities: put aside, and resumed from a copy or computed anew."""
     for parked in (0, 64 << 20):
         small = msgspec.structs.replace(EXACT, context=512, capacity=512)
-        answers = Answers(starter, small, Limits(parked_bytes=parked))
+        answers = Answers(starter, small, TOKENS[starter.name], Limits(parked_bytes=parked))
         answers.ask("x", COPY, WARM, priority=5)
         job = answers.core.scheduler.waiting[0]
         for _ in range(12):
