@@ -141,6 +141,22 @@ def test_company_changes_no_bit() -> None:
         assert torch.equal(found, torch.cat([alone[i][s:] for i, s in zip(which, starts, strict=True)]))
 
 
+def test_a_product_whose_bits_depend_on_the_place_of_a_row_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries stand at their own place of a tile, whatever the call brings along."""
+    real = torch.bmm
+
+    def by_place(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        return real(left, right, out=out).mul_(1 + torch.arange(left.shape[1])[:, None] * 1e-6)
+
+    monkeypatch.setattr(torch, "bmm", by_place)
+    text = Text.random(5, 270, 4, 2, 16, 16)
+    pages = text.pages()
+    at_once = text.computed(pages, table(pages), [270])
+    for cut in ([5, 3, 1, 1, 260], chunks(270, 7)):
+        other = text.pages()
+        assert torch.equal(text.computed(other, table(other), cut), at_once)
+
+
 def test_latent_attention_reads_values_from_keys() -> None:
     """MLA, absorbed: one KV head of 72 values, whose first 64 are the value; 16 heads read it."""
     text = Text.random(1, 70, 16, 1, 72, 64)
@@ -160,12 +176,12 @@ def test_latent_attention_reads_values_from_keys() -> None:
 def test_what_lies_outside_is_never_touched() -> None:
     """Blocks before the window and beyond the text may be gone, and what was in a block before does not matter."""
     text = Text.random(2, 200, 4, 2, 16, 16)
-    text.window = 50
+    text.window = 47  # position 144, where a block begins, is the first that is seen
     pages = text.pages()
     names = table(pages)
     wanted = text.computed(pages, names, [200])
     gone = names.clone()
-    gone[: (190 - 50) // 16] = -1
+    gone[: (190 - 46) // 16] = -1
     gone[13:] = 10**6
     for tensor in pages.tensors():
         used = set(names[:13].tolist())
@@ -173,7 +189,7 @@ def test_what_lies_outside_is_never_touched() -> None:
             if block not in used:
                 tensor[block] = math.nan
         tensor[names[12], 200 - 12 * 16 :] = math.nan
-        tensor[names[: (190 - 50) // 16]] = math.nan
+        tensor[names[: (190 - 46) // 16]] = math.nan
     found = text.attend(text.q[190:], pages, Ragged((190,), (10,), gone[None]))
     assert torch.equal(found, wanted[190:])
 

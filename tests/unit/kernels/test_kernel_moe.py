@@ -73,6 +73,8 @@ def test_choice_and_weights(name: str, seed: int, biased: bool) -> None:
 
 
 def test_of_equals_the_lower_expert_is_taken() -> None:
+    many, _ = ops.route(torch.zeros(3, 512), RouterSpec(8, groups=4, groups_used=2))
+    assert many.tolist() == [list(range(8))] * 3
     chosen, weights = ops.route(torch.zeros(1, 8), RouterSpec(3))
     assert chosen.tolist() == [[0, 1, 2]]
     np.testing.assert_allclose(weights.numpy(), [[1 / 3] * 3], rtol=1e-6)
