@@ -42,6 +42,7 @@ class Step(msgspec.Struct):
     rows: list[Row]
     jobs: list[Job]
     tokens: int
+    pairs: float  # for each token, the tokens that it looks at
     predicted_s: float
 
 
@@ -66,14 +67,25 @@ class _Draft:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.jobs: list[Job] = []
-        self.tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(row.tokens) + len(row.draft) for row in self.rows)
+
+    @property
+    def pairs(self) -> float:
+        return sum(pairs(row.start, len(row.tokens) + len(row.draft)) for row in self.rows)
 
     def drop(self, job: Job) -> None:
         """Take a job's row out again: it has just lost its sequence."""
         if job in self.jobs:
             index = self.jobs.index(job)
-            self.tokens -= len(self.rows.pop(index).tokens)
-            del self.jobs[index]
+            del self.rows[index], self.jobs[index]
+
+
+def pairs(start: int, count: int) -> float:
+    """What `count` tokens from position `start` on look at, all before them and half of themselves."""
+    return count * (start + count / 2)
 
 
 class Scheduler:
@@ -149,14 +161,15 @@ class Scheduler:
             self._prefill(draft, now)
         if not draft.rows:
             return None
-        return Step(draft.rows, draft.jobs, draft.tokens, self.costs.predict(draft.tokens))
+        predicted_s = self.costs.predict(draft.tokens, draft.pairs)
+        return Step(draft.rows, draft.jobs, draft.tokens, draft.pairs, predicted_s)
 
     def commit(self, step: Step, results: Sequence[Result], now: float, seconds: float) -> list[Drawn | Broken]:
         """Take the results of a step that took `seconds`."""
         outcomes: list[Drawn | Broken] = []
         refused = [job for job, result in zip(step.jobs, results, strict=True) if result.error == "no_room"]
         if not refused:
-            self.costs.observe(step.tokens, seconds)
+            self.costs.observe(step.tokens, seconds, step.pairs)
             if all(row.sample is not None and len(row.tokens) == 1 for row in step.rows):
                 self.decode_costs.observe(step.tokens, seconds)
         for job, row, result in zip(step.jobs, step.rows, results, strict=True):
@@ -186,10 +199,11 @@ class Scheduler:
         if not self.waiting and all(job.decoding for job in self.active):
             return  # the usual case while answers are written
         self._admit_followers(now, draft)
-        budget = self._prefill_budget(draft)
+        limit = self._limits.decode_step_s if draft.rows else self._limits.step_s
+        least = self._least(draft)
         full = False  # once a job cannot be admitted, no later one may take the room it waits for
         for job in self._prefill_order(now):
-            if draft.tokens >= budget:
+            if draft.tokens >= self._budget(draft, job, least, limit):
                 break
             if job.sequence is None:
                 if full or self._leader(job) is not None:
@@ -197,9 +211,10 @@ class Scheduler:
                 if not self._admit(job, now, draft):
                     full = True
                     continue
+            budget = self._budget(draft, job, least, limit)
             self._fill_tile(draft, job, budget)
             count = min(self._chunk(job), budget - draft.tokens)
-            if not self.cache.make_room(count):
+            if count <= 0 or not self.cache.make_room(count):
                 break
             self._add_row(draft, job, count)
 
@@ -214,25 +229,33 @@ class Scheduler:
         missing = tile - rows
         if missing <= 0 or 4 * job.pending < tile or missing > job.computed or tile > budget:
             return
-        if self.costs.predict(tile) >= self.costs.predict(rows):
-            return
         length = job.computed - missing
+        whole = draft.pairs + pairs(length, tile - draft.tokens)
+        if self.costs.predict(tile, whole) >= self.costs.predict(rows, draft.pairs + pairs(job.computed, job.pending)):
+            return
         assert job.sequence is not None
         if self.cache.give_back(job.sequence, job.tokens[:length], job.key):
             job.computed = length
             job.cached = min(job.cached, length)
 
-    def _prefill_budget(self, draft: _Draft) -> int:
-        """Tokens the whole step may have, decode rows included."""
-        limit = self._limits.decode_step_s if draft.rows else self._limits.step_s
-        most = self._info.batch_tokens
+    def _least(self, draft: _Draft) -> int:
+        """Tokens that a step with prefill has in any case, if there are as many, its decode rows included."""
         # Over a long context, one row more than a tile costs as much as a whole tile more.
         deep = any(job.computed >= DEEP and not job.decoding for job in self.active)
         least = max(MIN_CHUNK, draft.tokens + MIN_CHUNK // 2) if deep else draft.tokens + MIN_CHUNK
-        least = min(least, most)
+        return min(least, self._info.batch_tokens)
+
+    def _budget(self, draft: _Draft, job: Job, least: int, limit: float) -> int:
+        """Tokens the whole step may have when `job` goes on in it, what it has already included."""
         if not self.costs.known(MIN_CHUNK):
             return least  # measure once before trusting a large chunk
-        fitting = self.costs.fits(limit, least, most)
+        taken, before = draft.tokens, draft.pairs
+
+        def looked_at(tokens: int) -> float:
+            return before + pairs(job.computed, tokens - taken)
+
+        fitting = self.costs.fits(limit, max(least, taken), self._info.batch_tokens, looked_at)
+        deep = job.computed >= DEEP
         return max(least, fitting - fitting % self._info.prefill_tile) if deep else fitting
 
     def _prefill_order(self, now: float) -> list[Job]:
@@ -300,7 +323,6 @@ class Scheduler:
             row = Row(job.sequence, start, tokens)
         draft.rows.append(row)
         draft.jobs.append(job)
-        draft.tokens += count + len(guess)
 
     def _guesses(self, decoding: list[Job]) -> dict[Job, Sequence[int]]:
         """Tokens to guess ahead, where no prompt waits for the rows and there is room."""

@@ -44,14 +44,43 @@ def test_one_slow_step_does_not_become_the_truth_but_a_lasting_change_does() -> 
     assert abs(costs.predict(1) - 0.03) < 0.001
 
 
-def test_steps_that_keep_taking_longer_are_made_smaller_at_once() -> None:
-    """A prompt grows deep: every step of 256 tokens takes 0.01 s more than the one before."""
+def true_seconds(tokens: int, pairs: float) -> float:
+    """A machine that attends in tiles from 64 tokens on, and row by row, five times as slowly, below."""
+    return 0.005 + 0.001 * tokens + (1e-6 if tokens >= 64 else 5e-6) * pairs
+
+
+def prefill(costs: StepCosts, length: int, limit: float = 0.2) -> list[float]:
+    """Seconds of the steps of a prompt, each as large as `limit` allows."""
+    taken, done = [], 0
+    while done < length:
+
+        def pairs(tokens: int, start: int = done) -> float:
+            return tokens * (start + tokens / 2)
+
+        size = costs.fits(limit, 64, 512, pairs) if costs.known(64) else 64
+        taken.append(true_seconds(size, pairs(size)))
+        costs.observe(size, taken[-1], pairs(size))
+        done += size
+    return taken
+
+
+def test_the_steps_of_a_prompt_grow_smaller_as_it_grows_deep() -> None:
     costs = StepCosts()
-    costs.observe(64, 0.05)
-    for step in range(11):
-        costs.observe(256, 0.2 + 0.01 * step)
-    size = costs.fits(0.2, 64, 512)
-    assert size * 0.31 / 256 <= 0.2 * 1.05
-    for _ in range(10):  # and the next prompt starts shallow again
-        costs.observe(size, 0.2 * size / 256)
-    assert costs.fits(0.2, 64, 512) >= 200
+    costs.observe(1, true_seconds(1, 0.0))
+    first, second = prefill(costs, 2000), prefill(costs, 2000)
+    assert max(first) < 0.2 * 1.4  # while it learns
+    assert max(second) < 0.2 * 1.05
+    assert max(prefill(costs, 2000)) < 0.2 * 1.03
+    # And a new prompt starts in large steps again, of some 190 tokens.
+    assert costs.fits(0.2, 64, 512, lambda tokens: tokens * tokens / 2) > 165
+
+
+def test_narrow_steps_pay_more_for_what_they_look_at() -> None:
+    costs = StepCosts()
+    costs.observe(1, true_seconds(1, 0.0))
+    prefill(costs, 2000)
+    for depth in (100.0, 1500.0):  # two short ends of prompts
+        costs.observe(33, true_seconds(33, 33 * depth), 33 * depth)
+    deep = 33 * 1800.0
+    assert 0.7 < costs.predict(33, deep) / true_seconds(33, deep) < 1.3
+    assert costs.predict(33, deep) > 0.8 * costs.predict(64, 64 * 1800.0)
