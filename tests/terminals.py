@@ -103,7 +103,11 @@ class Session:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
+        self.send(text.encode())
+
+    def send(self, data: bytes) -> None:
+        """What need not be text."""
+        os.write(self._master, data)
 
     def read(self, seconds: float) -> bool:
         """Take what it writes for at most so long; False at its end."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
+from textual import constants, on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 
 from edgellm.config import Settings
@@ -56,6 +58,13 @@ class ChatApp(App[None]):
             self.register_theme(theme)
         kept = history.preference("theme")
         self.theme = kept if kept in themes.CHOICES else themes.suggested()
+
+    def get_driver_class(self) -> type[Driver]:
+        if os.name == "posix" and constants.DRIVER is None:
+            from edgellm_tui.terminal import TerminalDriver
+
+            return TerminalDriver
+        return super().get_driver_class()
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
