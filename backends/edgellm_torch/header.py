@@ -76,7 +76,10 @@ class Header:
 
     @property
     def vocabulary(self) -> int:
-        return self.tensor("token_embd.weight").shape[-1]
+        shape = self.tensor("token_embd.weight").shape
+        if len(shape) != 2:
+            raise LoadFailed(f"{self.model.path.name}: tensor token_embd.weight has the shape {shape}", hint=_AGAIN)
+        return shape[1]
 
     def head_size(self, which: str = "key") -> int:
         """Numbers in a head's keys or values."""
@@ -149,16 +152,27 @@ class Header:
         The borders of YaRN are the usual ones, whatever the file says: as llama.cpp has it for these families.
         """
         dims = dims or self.size("rope.dimension_count", self.head_size())
+        if dims % 2:
+            self._bad("rope.dimension_count", dims, "an even number")
         scaling = self.text("rope.scaling.type", "linear")  # by a factor of 1, mostly
         if scaling not in ("none", "linear", "yarn"):
             self._bad("rope.scaling.type", scaling, "none, linear or yarn")
+        factor = self.real("rope.scaling.factor", self.real("rope.scale_linear", 1.0)) or 1.0
+        original = self.number("rope.scaling.original_context_length", self.number("context_length", 0))
+        frequency = self.real(base, self.real("rope.freq_base", 10_000.0))
+        if factor < 0:
+            self._bad("rope.scaling.factor", factor, "a number above 0")
+        if frequency <= 1:
+            self._bad("rope.freq_base", frequency, "a number above 1")
+        if scaling == "yarn" and original < 1:
+            self._bad("rope.scaling.original_context_length", original, "a number above 0, as YaRN wants it")
         return Rope(
             dims=dims,
-            base=self.real(base, self.real("rope.freq_base", 10_000.0)),
+            base=frequency,
             style=style,
             scaling=scaling,  # type: ignore[arg-type]  # one of the three
-            factor=self.real("rope.scaling.factor", self.real("rope.scale_linear", 1.0)) or 1.0,
-            original_context=self.number("rope.scaling.original_context_length", self.number("context_length", 0)),
+            factor=factor,
+            original_context=original,
             attention_factor=self.real("rope.scaling.attn_factor", 1.0),
             factors=self.vector("rope_freqs.weight", dims // 2),
         )
@@ -180,6 +194,8 @@ class Header:
         if heads % kv_heads:
             self._bad("attention.head_count", heads, f"a multiple of attention.head_count_kv, {kv_heads}")
         key, value, width = self.head_size("key"), self.head_size("value"), self.width
+        if rope is not None and rope.dims > key:
+            self._bad("rope.dimension_count", rope.dims, f"at most a head's {key} numbers")
         return Attention(
             heads=heads,
             kv_heads=kv_heads,
@@ -213,12 +229,18 @@ class Header:
         at, width, count = f"blk.{layer}.ffn_", self.width, self.size("expert_count")
         how.setdefault("scale", self.real("expert_weights_scale", 0.0) or 1.0)
         size = self.size("expert_feed_forward_length", self.number("feed_forward_length", 0, layer))
+        used = self.size("expert_used_count")
+        groups, groups_used = how.get("groups", 1), how.get("groups_used", 1)
+        if used > count:
+            self._bad("expert_used_count", used, f"at most the {count} that there are")
+        if count % groups or groups_used > groups or used > count // groups * groups_used:
+            self._bad("expert_group_count", groups, f"a share of {count} experts from which {used} can be taken")
         return Experts(
             router=self.linear(f"{at}gate_inp", width, count),
             gate=self.linear(f"{at}gate_exps", width, size, count),
             up=self.linear(f"{at}up_exps", width, size, count),
             down=self.linear(f"{at}down_exps", size, width, count),
-            used=self.size("expert_used_count"),
+            used=used,
             correction=self.vector(f"blk.{layer}.exp_probs_b.bias", count),
             **how,
         )

@@ -35,8 +35,12 @@ def load(model: ModelFile, placement: Placement, progress: Callable[[float], Non
             hint="close other programs, or take a shorter context or a smaller model",
         ) from error
     rows_exact(weights.matrices.values())  # measured now, and not in the first step
+    try:
+        whole = Model(parts, weights)
+    except ValueError as error:  # a number that the header's checks let through
+        raise LoadFailed(f"{model.path.name} cannot be run: {error}", hint="pull the model again") from error
     progress(1.0)
-    return TorchRunner(Model(parts, weights), pool, kv, placement)
+    return TorchRunner(whole, pool, kv, placement)
 
 
 def _check(placement: Placement) -> None:

@@ -52,6 +52,11 @@ def _latent(header: Header, layer: int, rope: Rope, scale: float) -> Latent:
     rank, value = header.size("attention.kv_lora_rank"), header.size("attention.value_length_mla")
     size = header.size("attention.key_length_mla")
     plain = size - rope.dims
+    if plain < 1:
+        raise LoadFailed(
+            f"{header.model.path.name}: deepseek2.rope.dimension_count is {rope.dims}, and a head's keys have {size}",
+            hint="the file is damaged; pull the model again",
+        )
     whole = header.has(f"{at}attn_q.weight")  # the smaller models do not compress queries
     queries = width if whole else header.size("attention.q_lora_rank")
     return Latent(
@@ -78,7 +83,10 @@ def _experts(header: Header, layer: int) -> Experts:
     network: Gated | None = header.gated(layer, suffix="_shexp", size=shared) if shared else None
     kind = header.number("expert_gating_func", 0)
     if kind not in _SCORES:
-        raise LoadFailed(f"{header.model.path.name}: deepseek2.expert_gating_func is {kind}, which is not known here")
+        raise LoadFailed(
+            f"{header.model.path.name}: deepseek2.expert_gating_func is {kind}, which is not known here",
+            hint="update edgellm",
+        )
     return header.experts(
         layer,
         score=_SCORES[kind],

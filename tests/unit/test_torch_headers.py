@@ -1,0 +1,81 @@
+"""Headers that lie: whatever a file says, the torch engine refuses it with words or runs it. It never falls over."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zoo
+from edgellm_torch.architectures import ARCHITECTURES
+from edgellm_torch.plugin import TorchPlugin
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from zoo import Size
+
+from edgellm.contracts.engine import ModelFile, Placement, Row, SampleSpec
+from edgellm.errors import EdgeError, GenerationFailed
+from edgellm.formats.gguf import read_model
+
+ROOM = Placement(context=64, capacity=64, max_sequences=2, batch_tokens=32, threads=1, threads_batch=1)
+SMALL = Size(layers=2, width=64, ffn=64, heads=4, kv_heads=2, head=16, vocabulary=64, window=8, experts=4)
+FAMILIES = sorted(set(ARCHITECTURES) & set(zoo.ZOO))
+VALUES = st.sampled_from(
+    [0, 1, 2, 3, 7, 64, -1, 1 << 20, 1 << 40, 1.5, 0.0, -1.0, math.nan, math.inf, "", "yarn", "x", True, False, [], [1]]
+) | st.lists(st.integers(0, 70), min_size=1, max_size=3)
+SHAPES = st.lists(st.sampled_from([1, 2, 16, 32, 64, 128]), max_size=4).map(tuple)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelFile]:
+    folder: Path = tmp_path_factory.mktemp("zoo")
+    return {name: read_model(zoo.write(folder, name, SMALL, tokenizer="llama")) for name in FAMILIES}
+
+
+@st.composite
+def lies(draw: st.DrawFn, model: ModelFile) -> ModelFile:
+    """The model with some keys changed or gone, and perhaps the shape or type of a tensor."""
+    metadata: dict[str, Any] = dict(model.metadata)
+    more = ("rope.scaling.type", "rope.scaling.factor", "rope.dimension_count", "rope.freq_base", "expert_gating_func")
+    names = sorted({*(key for key in metadata if key.startswith(model.architecture)), "tokenizer.ggml.model"})
+    names += [f"{model.architecture}.{name}" for name in more]
+    for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=3)):
+        value = draw(VALUES | st.none())
+        metadata.pop(name, None)
+        if value is not None:
+            metadata[name] = value
+    tensors = list(model.tensors)
+    if draw(st.booleans()):
+        index = draw(st.integers(0, len(tensors) - 1))
+        if draw(st.booleans()):
+            tensors[index] = msgspec.structs.replace(tensors[index], shape=draw(SHAPES))
+        else:
+            del tensors[index]
+    return msgspec.structs.replace(model, metadata=metadata, tensors=tuple(tensors))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_a_header_that_lies_is_refused_or_run(models: dict[str, ModelFile], data: st.DataObject) -> None:
+    model = data.draw(lies(models[data.draw(st.sampled_from(FAMILIES))]))
+    plugin = TorchPlugin()
+    refusal = plugin.supports(model)
+    if refusal is not None:
+        assert len(refusal) > 10
+        return
+    assert plugin.cost_model(model, "f16").needs(64, 2, 32).total > 0
+    try:
+        runner = plugin.load(model, ROOM, lambda _done: None)
+    except EdgeError as error:
+        if model.path.name not in error.message:
+            pytest.fail(f"which file? {error.message}")
+        return
+    try:
+        (result,) = runner.collect(runner.submit([Row(0, 0, [1, 2, 3], SampleSpec(temperature=0.0))]))
+        assert result.error in (None, "nan")
+    except GenerationFailed:
+        pytest.fail("what cannot run is told before it runs")
+    finally:
+        runner.close()
