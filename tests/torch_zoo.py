@@ -378,7 +378,6 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_token_list(tokens)
     writer.add_token_scores([0.0] * 259 + [-float(number) for number in range(len(WORDS))])
     writer.add_token_types([kind.UNKNOWN, kind.CONTROL, kind.CONTROL, *[kind.BYTE] * 256, *[kind.NORMAL] * len(WORDS)])
-    writer.add_add_space_prefix(False)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)

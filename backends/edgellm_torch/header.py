@@ -227,7 +227,6 @@ class Header:
     def experts(self, layer: int, **how: Any) -> Experts:
         """ffn_gate_inp and the stacked matrices of the experts; `how`: what else Experts has."""
         at, width, count = f"blk.{layer}.ffn_", self.width, self.size("expert_count")
-        how.setdefault("scale", self.real("expert_weights_scale", 0.0) or 1.0)
         size = self.size("expert_feed_forward_length", self.number("feed_forward_length", 0, layer))
         used = self.size("expert_used_count")
         groups, groups_used = how.get("groups", 1), how.get("groups_used", 1)

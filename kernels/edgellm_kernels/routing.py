@@ -15,7 +15,8 @@ class RouterSpec:
     renormalise     weights are divided by their sum
     scale           and multiplied by this
     groups          experts stand in so many groups, of which the best `groups_used` are considered. A group is as good
-                    as its best expert (softmax; DeepSeek-V2), or as its two best together (sigmoid; DeepSeek-V3).
+                    as its two best experts together: DeepSeek-V3's way, and llama.cpp's for V2 as well, whose authors
+                    took the best alone. A file gives the same text on every engine.
     """
 
     top: int

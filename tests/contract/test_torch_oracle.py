@@ -103,6 +103,22 @@ def test_every_way_to_turn_positions(name: str, tmp_path: Path) -> None:
     check(pair, [1, *np.random.default_rng(2).integers(3, 275, 200).tolist()], 4, chunk=64)
 
 
+ROUTERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "groups with softmax": ("deepseek2", {"expert_group_count": 4, "expert_group_used_count": 2}),
+    "weights that add up to one": ("deepseek2", {"expert_weights_norm": True}),
+    "softmax over the chosen": ("deepseek2", {"expert_gating_func": 3}),
+    "sigmoid without a correction": ("deepseek2", {"expert_gating_func": 2}),
+    "a scale that Mixtral does not have": ("mixtral", {"expert_weights_scale": 2.5}),
+    "a scale that Qwen does not have": ("qwen3moe", {"expert_weights_scale": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_every_way_to_choose_experts(name: str, tmp_path: Path) -> None:
+    family, keys = ROUTERS[name]
+    check(torch_zoo.write(tmp_path, family, "Q8_0", keys=keys), drawn=4)
+
+
 @pytest.mark.parametrize("family", ["gemma2", "gemma3"])
 def test_far_beyond_a_window(family: str, tmp_path: Path) -> None:
     """And where a window ends inside a chunk, at its edge, or blocks before it."""

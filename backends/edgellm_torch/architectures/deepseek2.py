@@ -91,6 +91,7 @@ def _experts(header: Header, layer: int) -> Experts:
         layer,
         score=_SCORES[kind],
         renormalise=header.truth("expert_weights_norm"),
+        scale=header.real("expert_weights_scale", 0.0) or 1.0,
         groups=header.number("expert_group_count", 0) or 1,
         groups_used=header.number("expert_group_used_count", 0) or 1,
         shared=network,

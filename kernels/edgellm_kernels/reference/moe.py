@@ -82,7 +82,7 @@ def _best_groups(rank: Tensor, spec: RouterSpec) -> Tensor:
     grouped = rank.unflatten(1, (spec.groups, -1))
     best = grouped.sort(dim=-1, descending=True).values
     quality = best[..., 0]
-    if spec.score == "sigmoid" and best.shape[-1] > 1:
+    if best.shape[-1] > 1:
         quality = quality + best[..., 1]
     used = quality.sort(dim=-1, descending=True, stable=True).indices[:, : spec.groups_used]
     left_out = torch.ones_like(quality, dtype=torch.bool).scatter_(1, used, False)

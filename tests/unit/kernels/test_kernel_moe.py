@@ -35,8 +35,7 @@ def plainly(row: Array, spec: RouterSpec, bias: Array | None) -> dict[int, float
     rank = scores + (0 if bias is None else bias)
     size = len(row) // spec.groups
     groups = [range(g * size, (g + 1) * size) for g in range(spec.groups)]
-    best_of = 2 if spec.score == "sigmoid" else 1
-    groups.sort(key=lambda group: -sum(sorted((rank[e] for e in group), reverse=True)[:best_of]))
+    groups.sort(key=lambda group: -sum(sorted((rank[e] for e in group), reverse=True)[:2]))
     allowed = [expert for group in groups[: spec.groups_used] for expert in group]
     chosen = sorted(allowed, key=lambda expert: -rank[expert])[: spec.top]
     weights = scores[chosen]
