@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,6 +117,7 @@ class LlamaCppPlugin:
         return tokenizer
 
     def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:
+        from edgellm_llamacpp.amx import overtaxes_amx, without_amx
         from edgellm_llamacpp.exactness import Exactness
         from edgellm_llamacpp.native import open_context, open_model, repacks
         from edgellm_llamacpp.runner import LlamaCppRunner
@@ -123,7 +125,8 @@ class LlamaCppPlugin:
         lib = _library()
         _check(lib, placement)
         exactness = Exactness(lib.api, model, placement, repacks(lib, placement))
-        opened = open_model(lib, (model.path, *model.more), placement, progress)
+        with without_amx(lib.api) if overtaxes_amx(model) else nullcontext():
+            opened = open_model(lib, (model.path, *model.more), placement, progress)
         _refuse(lib, opened, model.path.name)
         context = open_context(lib, opened, placement)
         self._open[_key(model.path)] = opened

@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch_zoo
 from contract.driving import GREEDY, append, step, token
 from contract.engines import PLACEMENT, TINY
-from edgellm_llamacpp.amx import forbid_amx
+from edgellm_llamacpp import amx
+from edgellm_llamacpp.amx import forbid_amx, has_amx, without_amx
 from edgellm_llamacpp.native import library, open_context, open_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.runner import LlamaCppRunner
@@ -303,3 +305,25 @@ def test_probe_says_what_mends_it(monkeypatch: pytest.MonkeyPatch, error: Except
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
     done = run("import sys, edgellm_llamacpp.plugin; print([m for m in ('llama_cpp', 'numpy') if m in sys.modules])")
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+def test_latent_attention_runs_on_every_cpu(kind: str, tmp_path: Path) -> None:
+    """AMX takes its matrices and cannot multiply them. What is loaded afterwards has AMX again."""
+    before = offered()
+    runner = load(torch_zoo.write(tmp_path, "deepseek2", kind).quantised)
+    assert token(step(runner, Row(0, 0, [1, 5, 6, 7], GREEDY))[0]) >= 0
+    runner.close()
+    assert offered() == before
+    with without_amx(library().api):
+        assert len(offered()) == len(before) - has_amx(library().api)
+    assert offered() == before
+
+
+def offered() -> list[int]:
+    """The buffer types that weights are offered."""
+    kinds = amx._list(library().api)
+    found: list[int] = []
+    while kinds and kinds[len(found)]:
+        found.append(kinds[len(found)])
+    return found
