@@ -134,7 +134,12 @@ def plan(
     """Say what memory a model would take here, and the longest context that fits."""
     from edgellm.cli.plan import show_plan
 
-    flags = {"context": context, "max_sequences": parallel, "kv_type": kv, "engine": engine}
+    flags: dict[str, object] = {
+        "context": context,
+        "max_sequences": parallel,
+        "kv_type": kv,
+        "engine": engine,
+    }
     show_plan(name, draft, flags, json=json)
 
 
