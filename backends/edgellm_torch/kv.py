@@ -74,7 +74,8 @@ def _held(pool: Pool, sequence: int) -> list[list[int]]:
     return [[block for block in group.tables[sequence] if block != GONE] for group in pool.groups]
 
 
-def table(rows: Sequence[Sequence[int]]) -> Tensor:
+def table(rows: Sequence[Sequence[int]], device: str) -> Tensor:
     """Block tables of several sequences as one tensor, int64 [sequences, blocks of the longest]; -1 beyond."""
     width = max((len(row) for row in rows), default=0)
-    return torch.tensor([[*row, *([GONE] * (width - len(row)))] for row in rows], dtype=torch.int64)
+    filled = [[*row, *([GONE] * (width - len(row)))] for row in rows]
+    return torch.tensor(filled, dtype=torch.int64, device=device)

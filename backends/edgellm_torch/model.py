@@ -37,6 +37,7 @@ class Model:
     def __init__(self, decoder: Decoder, weights: Weights, device: str = "cpu") -> None:
         ropes = Ropes(weights, device)
         self.decoder = decoder
+        self.device = device
         self.weights = weights
         self.embedding = weights.matrices[decoder.embedding.weight]
         self.blocks = [Block(layer, weights, ropes) for layer in decoder.layers]

@@ -175,10 +175,11 @@ class TorchRunner:
         """Logits of the rows that are sampled, drafts' behind each row's, and where each row's begin (-1: nowhere)."""
         starts = tuple(row.start for row in rows)
         counts = tuple(len(row.tokens) + len(row.draft) for row in rows)
+        device = self._model.device
         steps = []
         for group in self._pool.groups:
-            ragged = Ragged(starts, counts, table([group.tables[row.sequence] for row in rows]))
-            steps.append(Step(ragged, ragged.positions("cpu"), ragged.slots(BLOCK)))
+            ragged = Ragged(starts, counts, table([group.tables[row.sequence] for row in rows], device))
+            steps.append(Step(ragged, ragged.positions(device), ragged.slots(BLOCK)))
         tokens: list[int] = []
         wanted: list[int] = []
         first: list[int] = []
@@ -189,7 +190,8 @@ class TorchRunner:
                 wanted += range(len(tokens) - 1, len(tokens) + len(row.draft))
             tokens += row.draft
         with torch.inference_mode():
-            logits = self._model(torch.tensor(tokens), self._kv, steps, torch.tensor(wanted, dtype=torch.int64))
+            asked = torch.tensor(wanted, dtype=torch.int64, device=device)
+            logits = self._model(torch.tensor(tokens, device=device), self._kv, steps, asked)
         return logits, tuple(first)
 
     def _check(self, rows: Sequence[Row]) -> None:

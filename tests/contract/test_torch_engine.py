@@ -170,7 +170,7 @@ def test_a_step_that_fails_leaves_every_sequence_as_it_was(engine: Engine, monke
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nmore of it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "_model", fail)
+        patch.setattr(type(runner._model), "__call__", fail)
         with pytest.raises(GenerationFailed, match="can't allocate memory") as caught:
             runner.submit([Row(0, len(ids) - 1, ids[-1:], GREEDY), Row(1, 0, ids)])
         assert "more of it" not in caught.value.message

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgellm.contracts.request import Sampling
+from edgellm.engine.draft_model import DraftModel
 from edgellm.engine.limits import Limits
 from edgellm.formats.gguf import read_model
 
@@ -113,3 +114,18 @@ def test_the_crowd_does_give_way(engine: Engine) -> None:
     crowd.run()
     assert crowd.core.scheduler.suspended > 0
     assert all(crowd.end(str(number)).usage.completion_tokens > 0 for number in range(8))
+
+
+def test_a_draft_model_guesses_and_changes_nothing(engine: Engine, quiet: Answers) -> None:
+    """The model guesses for itself, so all guesses come true."""
+    answers = Answers(engine, ROOM, TOKENS, Limits(drafts="auto"))
+    answers.core.scheduler.speculator.model = DraftModel(engine.load(ROOM))
+    for costs in (1, 16):  # rows are free, as far as the speculator knows: it will guess whenever it can
+        answers.core.scheduler.decode_costs.observe(costs, 1e-6)
+    answers.ask("guessed", LONG, Sampling(temperature=0.0))
+    answers.run()
+    quiet.ask("plain", LONG, Sampling(temperature=0.0), drafts=False)
+    quiet.run()
+    assert answers.text("guessed") == quiet.text("plain")
+    timings = answers.end("guessed").timings
+    assert timings.accepted == timings.drafted > 0
