@@ -67,7 +67,7 @@ def _sequence(q: Tensor, pages: Pages, ragged: Ragged, sequence: int, rules: _Ru
         tiles = placed[first : first + step]
         place = start - lead + first * queries
         low, end = max(start, place), min(start + count, place + tiles.shape[0] * queries)
-        parts.append(_Tiles(tiles, place, queries, pages.v_size).over(pages, ragged, sequence, (low, end), rules))
+        parts.append(_Tiles(tiles, place, queries).over(pages, ragged, sequence, (low, end), rules))
     found = torch.cat(parts).unflatten(2, (queries, -1))  # [tiles, kv_heads, queries, group, v_size]
     return found.transpose(1, 2).reshape(-1, heads, pages.v_size)[lead : lead + count]
 
@@ -90,14 +90,13 @@ def _placed(q: Tensor, lead: int, queries: int, kv_heads: int) -> Tensor:
 class _Tiles:
     """Query tiles that follow each other from position `place` on, and the softmax that goes on over them."""
 
-    def __init__(self, q: Tensor, place: int, queries: int, v_size: int) -> None:
+    def __init__(self, q: Tensor, place: int, queries: int) -> None:
         self.q = q
         self.place = place
         self.queries = queries
         self.group = q.shape[2] // queries
-        self.highest = q.new_full((*q.shape[:3], 1), -math.inf)
-        self.total = q.new_zeros((*q.shape[:3], 1))
-        self.values = q.new_zeros((*q.shape[:3], v_size))
+        # The highest score yet, the sum of the weights relative to it, and that of the values weighted so.
+        self.state: tuple[Tensor, Tensor, Tensor] | None = None
 
     def over(self, pages: Pages, ragged: Ragged, sequence: int, span: tuple[int, int], rules: _Rules) -> Tensor:
         """The result for the rows at positions `span`; what the other places of the tiles hold is of no use."""
@@ -106,23 +105,30 @@ class _Tiles:
         for tile in range(seen // KEYS, (end - 1) // KEYS + 1):
             low, high = max(seen, tile * KEYS), min(end, (tile + 1) * KEYS)
             k, v = kv_read(pages, ragged.places(sequence, low, high, pages.block_size))
-            self._add(_tile(k, low % KEYS), _tile(v, low % KEYS), tile * KEYS, rules)
-        return self.values / self.total
+            self.state = self._joined(_tile(k, low % KEYS), _tile(v, low % KEYS), tile * KEYS, rules)
+        assert self.state is not None
+        _, total, values = self.state
+        return values / total
 
-    def _add(self, k: Tensor, v: Tensor, place: int, rules: _Rules) -> None:
-        """One tile of keys and values [kv_heads, KEYS, size], at positions from `place` on."""
+    def _joined(self, k: Tensor, v: Tensor, place: int, rules: _Rules) -> tuple[Tensor, Tensor, Tensor]:
+        """The state with one tile more of keys and values [kv_heads, KEYS, size], at positions from `place` on."""
         scores = _product(self.q, k.transpose(1, 2)).mul_(rules.scale)
         if rules.soft_cap:
             scores = capped(scores, rules.soft_cap)
         if not self._sees_all(place, rules.window):
             scores.masked_fill_(self._hidden(place, rules.window)[:, None], -math.inf)
-        highest = torch.maximum(self.highest, scores.amax(-1, keepdim=True))
+        highest = scores.amax(-1, keepdim=True)
+        if self.state is not None:
+            highest = torch.maximum(self.state[0], highest)
         base = torch.where(highest == -math.inf, 0.0, highest)  # nothing seen yet
         weights = exp(scores.sub_(base))
-        kept = exp(self.highest - base)
-        self.total = self.total * kept + row_sum(weights)[..., None]
-        self.values = self.values * kept + _product(weights, v)
-        self.highest = highest
+        total, values = row_sum(weights)[..., None], _product(weights, v)
+        if self.state is not None:
+            before, total_before, values_before = self.state
+            kept = exp(before - base)
+            total += total_before * kept
+            values += values_before * kept
+        return highest, total, values
 
     def _sees_all(self, place: int, window: int) -> bool:
         """Whether every query sees every key of the tile at `place`."""

@@ -19,15 +19,16 @@ _LOG2_E: Final = 1.44269504088896341
 _LN2_HIGH: Final = 0.693359375  # few bits: a product with a small integer is exact
 _LN2_LOW: Final = -2.12194440e-4
 _EXP: Final = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-_SMALLEST: Final = -87.0  # e to that is still a normal number; below, 0
-_LARGEST: Final = 88.3  # above, infinity
+_SMALLEST: Final = -87.0  # from here down, 0
+_NOTHING: Final = 1.64582e-38  # between e to that and e to the next float32 above; a normal number
+_LARGEST: Final = 88.8  # here the power of two is infinite already: it is so from 88.38 on
 _SMALL: Final = 0.25  # below, tanh is a series
 _TANH: Final = tuple(a / b for a, b in ((-1382, 155925), (62, 2835), (-17, 315), (2, 15), (-1, 3)))
 _LOG: Final = tuple(2.0 / n for n in range(19, 0, -2))
 
 
 def exp(x: Tensor) -> Tensor:
-    """e ** x within 2e-7 relative; 0 below -87, infinity above 88.3, NaN for NaN. float32 of any shape."""
+    """e ** x within 2e-7 relative; 0 up to -87, infinity from 88.38 on, NaN for NaN. float32 of any shape."""
     bounded = x.clamp(_SMALLEST, _LARGEST)
     power = (bounded * _LOG2_E).round_()
     bounded -= power * _LN2_HIGH
@@ -38,7 +39,7 @@ def exp(x: Tensor) -> Tensor:
     result += bounded
     result += 1.0
     result *= power.int().add_(127).bitwise_left_shift_(23).view(torch.float32)
-    return result.masked_fill_(x < _SMALLEST, 0.0).masked_fill_(x > _LARGEST, math.inf)
+    return torch.threshold_(result, _NOTHING, 0.0)
 
 
 def log(x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, *, cache: Dens
         else:
             matrix = weight[start:end].dense(tiles.scratch(end - start, weight.k, x.device))
         tiles.multiply(matrix, split, found[:, start:end])
-    result = found.transpose(1, 2).reshape(-1, weight.n)[:rows]
+    result = tiles.joined(found, rows)
     return result if bias is None else result + bias
 
 

@@ -59,6 +59,13 @@ def split(x: Tensor) -> Tensor:
     return x.contiguous().view(-1, ROWS, k)
 
 
+def joined(found: Tensor, rows: int) -> Tensor:
+    """Products [tiles, n, ROWS] as rows [rows, n]; what the padding gave is left out."""
+    if found.shape[0] == 1:
+        return found[0, :, :rows].t().contiguous()
+    return found.transpose(1, 2).reshape(-1, found.shape[1])[:rows]
+
+
 def multiply(matrix: Tensor, tiles: Tensor, out: Tensor) -> None:
     """matrix [n, k] times each of tiles [tiles, ROWS, k], into out [tiles, n, ROWS]."""
     n, k = matrix.shape
