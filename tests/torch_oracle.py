@@ -22,6 +22,7 @@ class Listening:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.decoder = model.decoder
+        self.device = model.device
         self.heard: list[Logits] = []
 
     def __call__(self, tokens: Any, kv: Any, steps: Any, wanted: Any) -> Any:
