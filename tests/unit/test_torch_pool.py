@@ -155,7 +155,7 @@ TestBlocks = Blocks.TestCase
 
 
 def test_a_shared_tail_is_copied_once_for_each_writer_but_the_last() -> None:
-    pool = Pool([(8, 0)], 3)
+    pool = Pool([(4, 0)], 3)  # just enough
     pool.reserve([(0, 20)])
     pool.settle(0, 20)
     pool.fork(0, 1, 20)
