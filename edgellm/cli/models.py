@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from edgellm.cli.output import Output
 from edgellm.config import Settings, load_settings
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import Sampling
-from edgellm.errors import ConfigError, InvalidRequest, LibraryError
+from edgellm.errors import ConfigError, EdgeError, InvalidRequest, LibraryError
 from edgellm.formats.summary import ModelSummary
 from edgellm.library.manifest import Manifest
 from edgellm.library.names import ModelName
@@ -76,6 +77,7 @@ def show_model(name: str, *, json: bool) -> None:
             "trained for": f"{number(summary.context)} tokens" if summary.context else "not said in the file",
             "context": _context_told(manifest, loaded_models(paths), _settings(paths)),
             **_use(summary),
+            "engine": _engine(path, manifest, loaded_models(paths), _settings(paths)),
             "licence": manifest.licence or "not known",
             "sampling": _sampling(manifest.sampling),
             "pulled": manifest.created.astimezone().strftime("%Y-%m-%d %H:%M"),
@@ -91,6 +93,21 @@ def _use(summary: ModelSummary) -> dict[str, str]:
     if summary.embeds:
         return {"makes": "embeddings, at /v1/embeddings"}
     return {"chat template": "yes" if summary.has_chat_template else "no: it continues text"}
+
+
+def _engine(path: Path, manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> str:
+    """What runs it, or would; or why nothing can."""
+    from edgellm.formats.gguf import read_model
+    from edgellm.plugins import embedder_for, engine_for, title
+
+    here = loaded.get(str(manifest.full_name))
+    if here is not None and here.engine:
+        return here.engine
+    try:
+        model = read_model(path)
+        return title((embedder_for(model) if manifest.summary.embeds else engine_for(model, settings.engine)).name)
+    except EdgeError as error:
+        return f"none: {error.message}"
 
 
 def remove_models(names: Sequence[str], *, json: bool, quiet: bool) -> None:

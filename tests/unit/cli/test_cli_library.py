@@ -89,6 +89,10 @@ def test_show(daemon: FakeClient, capsys: Streams) -> None:
     ):
         assert part in out
     assert "\x1b" not in out
+    assert "engine         none: " in out, "it is no model"
+    daemon.models = [loaded("smollm2:135m", engine="Parrots")]
+    assert main(["show", "smollm2:135m"]) == 0
+    assert "engine         Parrots" in capsys.readouterr().out
     assert main(["show", "smollm2:135m", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["summary"]["quantization"] == "Q4_1"
 
