@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
@@ -163,48 +162,50 @@ class _Finder:
         found = [number for number, kind in enumerate(kinds) if kind in wanted]
         found.sort(key=lambda number: -len(tokens[number]))
         self._by_text: dict[str, tuple[int, int]] = {}  # rank, id
-        lengths: dict[str, set[int]] = {}
+        self._counts: dict[str, dict[int, int]] = {}  # how many begin with a character and have a length
         for rank, number in enumerate(found):
             try:
                 text = tokens[number].decode()
             except UnicodeDecodeError:
                 continue  # no text contains it
             self._by_text[text] = (rank, number)
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._lengths = {first: sorted(sizes) for first, sizes in lengths.items()}
-        self._firsts = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
+            counts = self._counts.setdefault(text[0], {})
+            counts[len(text)] = counts.get(len(text), 0) + 1
+        self._firsts = re.compile("[" + re.escape("".join(self._counts)) + "]") if self._counts else None
 
     def cut(self, text: str) -> list[str | int]:
         """Text and tokens in turn; no text is empty."""
-        starts: list[int] = []
-        ends: list[int] = []
-        tokens: list[int] = []
-        for _, start, end, token in sorted(self._occurrences(text)):
-            place = bisect(starts, start)
-            if (place and ends[place - 1] > start) or (place < len(starts) and starts[place] < end):
-                continue
-            starts.insert(place, start)
-            ends.insert(place, end)
-            tokens.insert(place, token)
-        parts: list[str | int] = []
-        last = 0
-        for start, end, token in zip(starts, ends, tokens, strict=True):
-            parts += [text[last:start], token]
-            last = end
-        return [part for part in (*parts, text[last:]) if part != ""]
+        parts: list[str | int] = [text]
+        for _, token, name in sorted(self._present(text)):
+            cut: list[str | int] = []
+            for part in parts:
+                if isinstance(part, int) or name not in part:
+                    cut.append(part)
+                    continue
+                first, *others = part.split(name)
+                cut.append(first)
+                for other in others:
+                    cut += (token, other)
+            parts = cut
+        return [part for part in parts if part != ""]
 
-    def _occurrences(self, text: str) -> list[tuple[int, int, int, int]]:
-        """(rank, start, end, id), overlapping ones included."""
-        found: list[tuple[int, int, int, int]] = []
-        if self._firsts is None:
-            return found
-        for match in self._firsts.finditer(text):
-            start = match.start()
-            for length in self._lengths[match[0]]:
-                known = self._by_text.get(text[start : start + length])
-                if known is not None:
-                    found.append((known[0], start, start + length, known[1]))
-        return found
+    def _present(self, text: str) -> list[tuple[int, int, str]]:
+        """(rank, id, text) of every token that occurs. Once all of a length are known, none of it is looked for."""
+        found: dict[str, tuple[int, int, str]] = {}
+        missing: dict[str, dict[int, int]] = {}
+        for match in self._firsts.finditer(text) if self._firsts else ():
+            start, first = match.start(), match[0]
+            if first not in missing:
+                missing[first] = dict(self._counts[first])
+            for length in tuple(missing[first]):
+                name = text[start : start + length]
+                known = self._by_text.get(name)
+                if known is not None and name not in found:
+                    found[name] = (*known, name)
+                    missing[first][length] -= 1
+                    if not missing[first][length]:
+                        del missing[first][length]
+        return list(found.values())
 
 
 def _byte_pairs(vocabulary: Vocabulary, kinds: list[int], splitting: Splitting) -> Callable[[str], list[int]]:

@@ -160,7 +160,8 @@ def test_roles(roles: dict[str, int], tmp_path: Path) -> None:
 def test_the_starter_models(smollm2: Path, gemma3: Path) -> None:
     for path in (smollm2, gemma3):
         ours = same(path, CORPUS)
-        texts = ["".join(ours.special_texts[:40]), *(f"a {text}\n{text} b" for text in ours.special_texts[:40])]
+        runs = [letter * 600 for letter in " \n<a\t"]  # more than any token is long
+        texts = ["".join(ours.special_texts[:40]), *runs, *(f"a {text}\n{text} b" for text in ours.special_texts[:40])]
         theirs = llama.tokenizer(path)
         for text in texts:
             for special in (False, True):

@@ -14,6 +14,7 @@ from edgellm.errors import LoadFailed
 from edgellm_torch.config import Decoder, Experts, Gated, Latent, Layer, Rope
 from edgellm_torch.header import Header
 
+_ELSEWHERE: Final = "llama.cpp may run it: engine = llamacpp"
 _SCORES: Final[dict[int, Literal["softmax", "sigmoid", "softmax_top"]]] = {
     0: "softmax",  # the file does not say
     1: "softmax",
@@ -25,7 +26,9 @@ _SCORES: Final[dict[int, Literal["softmax", "sigmoid", "softmax_top"]]] = {
 def deepseek2(header: Header) -> Decoder:
     _refuse_older(header)
     rope, scale = _positions(header)
-    layers = header.layers - header.number("nextn_predict_layers", 0)  # the last guess ahead, and are left aside
+    ahead = header.number("nextn_predict_layers", 0)  # the last layers guess ahead, and are left aside
+    if ahead >= header.layers:
+        raise _odd(header, "nextn_predict_layers", ahead)
     dense = header.number("leading_dense_block_count", 0)
     return Decoder(
         vocabulary=header.vocabulary,
@@ -39,7 +42,7 @@ def deepseek2(header: Header) -> Decoder:
                 feed_norm=header.norm(f"blk.{n}.ffn_norm", header.width),
                 feed=header.gated(n) if n < dense else _experts(header, n),
             )
-            for n in range(layers)
+            for n in range(header.layers - ahead)
         ),
         norm=header.norm("output_norm", header.width),
         output=header.output(),
@@ -83,10 +86,7 @@ def _experts(header: Header, layer: int) -> Experts:
     network: Gated | None = header.gated(layer, suffix="_shexp", size=shared) if shared else None
     kind = header.number("expert_gating_func", 0)
     if kind not in _SCORES:
-        raise LoadFailed(
-            f"{header.model.path.name}: deepseek2.expert_gating_func is {kind}, which is not known here",
-            hint="update edgellm",
-        )
+        raise _odd(header, "expert_gating_func", kind)
     return header.experts(
         layer,
         score=_SCORES[kind],
@@ -123,4 +123,9 @@ def _refuse_older(header: Header) -> None:
             hint="get a GGUF made since April 2025, or run it with llama.cpp: engine = llamacpp",
         )
     if header.real("attention.temperature_scale", 0.0):
-        raise LoadFailed(f"{name} scales its scores by position, which this engine does not do")
+        raise LoadFailed(f"{name} scales its scores by position, which this engine does not do", hint=_ELSEWHERE)
+
+
+def _odd(header: Header, key: str, value: int) -> LoadFailed:
+    told = f"{header.model.path.name}: deepseek2.{key} is {value}, which this engine cannot make sense of"
+    return LoadFailed(told, hint=_ELSEWHERE)
