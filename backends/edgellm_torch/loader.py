@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,12 +100,12 @@ class MappedFile:
             with path.open("rb") as file:
                 if file.read(4) != b"GGUF":
                     raise LoadFailed(f"{path.name} is not a GGUF file", hint=_AGAIN)
-                self._map = mmap.mmap(
-                    file.fileno(), 0, access=mmap.ACCESS_COPY
-                )  # torch takes nothing that is read-only
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise LoadFailed(f"cannot open {path.name}: {error.strerror}", hint="pull the model again") from error
-        self._all = torch.frombuffer(self._map, dtype=torch.uint8)
+        with warnings.catch_warnings():  # that it cannot be written to: nobody does, and a copy would count as memory
+            warnings.simplefilter("ignore", UserWarning)
+            self._all = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @property
     def size(self) -> int:
