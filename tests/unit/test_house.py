@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "contracts": {"errors"},
     "formats": DATA,
     "presets": {"contracts", "errors"},
+    "wishes": {"contracts", "errors", "presets"},
     "config": DATA | {"presets"},
     "plugins": DATA,
     "placement": DATA | {"config"},
@@ -44,10 +45,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": LIBRARY,
     "service": MODELS,
     "server": MODELS | {"client", "service"},
-    "cli": MODELS | {"client", "service", "server"},
+    "cli": MODELS | {"client", "service", "server", "wishes"},
 }
 BACKENDS_MAY_IMPORT = {"contracts", "formats", "errors"}
-APPS_MAY_IMPORT = GROUND | {"client", "config", "contracts", "library"}
+APPS_MAY_IMPORT = GROUND | {"client", "config", "contracts", "library", "wishes"}
 PYDANTIC_ROOM = "server"
 
 

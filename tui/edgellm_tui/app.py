@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 from textual import constants, on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -15,16 +17,19 @@ from textual.driver import Driver
 from textual.screen import Screen
 
 from edgellm.config import Settings
-from edgellm.errors import EdgeError
+from edgellm.errors import UNREADABLE, EdgeError
 from edgellm.paths import Paths
+from edgellm.wishes import Wishes
 from edgellm_tui import messages, themes
 from edgellm_tui.bridge import Bridge, Model
+from edgellm_tui.commands import found
 from edgellm_tui.history import History
 from edgellm_tui.pulls import Pulls
 from edgellm_tui.screens.chat import ChatScreen
 from edgellm_tui.screens.help import HelpScreen
 from edgellm_tui.screens.models import ModelScreen
 from edgellm_tui.screens.resume import ResumeScreen
+from edgellm_tui.screens.settings import SettingsScreen
 
 HERE = Path(__file__).parent
 _TWICE_S = 2.0  # two presses of ctrl+c within this leave
@@ -40,6 +45,7 @@ class ChatApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+o", "models", "model", id="app.models", priority=True),
         Binding("ctrl+r", "resume", "history", id="app.resume", priority=True),
+        Binding("f2", "settings", "settings", id="app.settings", priority=True),
         Binding("f1", "help", "help", id="app.help", priority=True),
         Binding("ctrl+q", "quit", "leave", id="app.quit", priority=True),
     ]
@@ -51,7 +57,9 @@ class ChatApp(App[None]):
         self.history = history
         self.bridge = Bridge(paths, settings)
         self.pulls = Pulls(paths, self.post_message)
-        self.chat = ChatScreen(self.bridge, history, model, offer)
+        self.chat: ChatScreen = ChatScreen(self.bridge, history, model, offer)
+        with contextlib.suppress(*UNREADABLE):
+            self.chat.session.wishes = msgspec.json.decode(history.preference("wishes") or "{}", type=Wishes)
         self.failure: Exception | None = None
         self._interrupted = 0.0
         for theme in themes.THEMES:
@@ -83,6 +91,7 @@ class ChatApp(App[None]):
         yield SystemCommand("New conversation", "ctrl+n", chat.action_new)
         yield SystemCommand("Earlier conversations", "ctrl+r", self.action_resume)
         yield SystemCommand("Choose a model", "ctrl+o", self.action_models)
+        yield SystemCommand("Settings for answers", "f2", self.action_settings)
         yield SystemCommand("Answer the last question again", "f5", chat.action_retry)
         yield SystemCommand("Copy the last answer", "ctrl+y", chat.action_copy_answer)
         yield SystemCommand("Show or hide thoughts", "ctrl+t", chat.action_thoughts)
@@ -102,6 +111,23 @@ class ChatApp(App[None]):
     def action_models(self) -> None:
         if self.screen is self.chat:
             self.push_screen(ModelScreen(self.bridge, self.chat.session.model), self._model_chosen)
+
+    def action_settings(self) -> None:
+        if self.screen is self.chat:
+            self.push_screen(SettingsScreen(self.chat.session.wishes, self.wish))
+
+    def wish(self, wishes: Wishes) -> None:
+        """Answers are made so from now on; kept for the next time, too."""
+        self.chat.session.wishes = wishes
+        self.chat.show_facts()
+        self.history.prefer("wishes", msgspec.json.encode(wishes).decode())
+
+    async def use(self, name: str) -> None:
+        """Ask the model of that name or alias, if it is here."""
+        try:
+            await self._take(await self.bridge.named(name))
+        except EdgeError as error:
+            self._tell(error.message, error.hint)
 
     def action_resume(self) -> None:
         if self.screen is self.chat:
@@ -141,6 +167,15 @@ class ChatApp(App[None]):
             self.history.prefer("model", model.name)
 
     # -- messages ----------------------------------------------------------------------------------------
+
+    @on(messages.Commanded)
+    async def _obey(self, message: messages.Commanded) -> None:
+        try:
+            done = found(message.name).run(self, message.rest)
+            if done is not None:
+                await done
+        except EdgeError as error:
+            self._tell(error.message, error.hint)
 
     @on(messages.PullAsked)
     def _pull(self, message: messages.PullAsked) -> None:

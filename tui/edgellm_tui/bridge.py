@@ -75,6 +75,11 @@ class Bridge:
         """
         return await in_thread(lambda: listed(self.paths, self._loaded()))
 
+    async def named(self, name: str) -> str:
+        """The full name of the model that is meant. Raises InvalidName, NotFound with the way to get it, …"""
+        manifest = await in_thread(lambda: Store(self.paths).require(name))
+        return str(manifest.full_name)
+
     async def chats(self, name: str) -> bool:
         """Whether the model takes a conversation; one that does not only continues a text. Raises NotFound, …"""
         manifest = await in_thread(lambda: Store(self.paths).require(name))

@@ -17,6 +17,15 @@ class Submitted(Message):
         self.text = text
 
 
+class Commanded(Message):
+    """A message that begins with a slash: the command's name, and what follows it."""
+
+    def __init__(self, name: str, rest: str) -> None:
+        super().__init__()
+        self.name = name
+        self.rest = rest
+
+
 class EmptySubmitted(Message):
     """Enter in an empty prompt: whatever the screen proposes."""
 

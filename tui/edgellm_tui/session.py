@@ -25,6 +25,7 @@ from edgellm.contracts.events import (
 )
 from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text
 from edgellm.errors import ContextExceeded, EdgeError
+from edgellm.wishes import Wishes
 from edgellm_tui.bridge import Bridge
 from edgellm_tui.history import History
 from edgellm_tui.messages import AnswerBegan, AnswerEnded, AnswerGrew, AnswerMoved, Asked, Failure
@@ -45,6 +46,7 @@ class Session:
         self._history = history
         self._post = post
         self.model = ""
+        self.wishes = Wishes()
         self.conversation: Conversation | None = None
 
     def begin(self, conversation: Conversation | None) -> None:
@@ -82,7 +84,7 @@ class Session:
         answer = Answer(turn, self._history, self._post)
         try:
             prompt = await self._prompt(turns, model)
-            request = GenerateRequest(id="", model=model, prompt=prompt)
+            request = self.wishes.upon(GenerateRequest(id="", model=model, prompt=prompt))
             async with aclosing(self._bridge.answer(request)) as events:
                 async for event in events:
                     answer.take(event)
@@ -96,7 +98,7 @@ class Session:
         while turns and turns[-1].role == "assistant":
             turns.pop()
         if await self._bridge.chats(model):
-            return Messages(await asyncio.to_thread(dialogue, turns))
+            return Messages(self.wishes.before(await asyncio.to_thread(dialogue, turns)))
         return Text(turns[-1].text)  # it continues a text, and remembers nothing
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 
 from edgellm.cli.output import Output
-from edgellm.cli.talk.conversation import SETTINGS, Conversation
+from edgellm.cli.talk.conversation import Conversation
 from edgellm.errors import InvalidRequest
 from edgellm.paths import expanded
 from edgellm.units import number, size
+from edgellm.wishes import SETTINGS
 
 _NAME = re.compile(r"/[a-z?]*\Z")
 

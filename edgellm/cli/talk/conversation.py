@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.errors import UNREADABLE, InvalidRequest
 from edgellm.library.manifest import Manifest
 from edgellm.platform import write_private
-from edgellm.presets import NAMES, PresetName
+from edgellm.wishes import Wishes
 
 FORM = 1
-_DEFAULT = ("default", "none", "")
-_LARGEST_SEED = (1 << 63) - 1
 _LARGEST = 64 << 20  # bytes of a saved conversation
-
-
-class Setting(msgspec.Struct, frozen=True):
-    """Something /set can change: what it takes, and what it means."""
-
-    hint: Any
-    takes: str
-    meaning: str
-
-
-_Share = Annotated[float, Meta(gt=0, le=1)]
-SAMPLING: dict[str, Setting] = {
-    "temperature": Setting(Annotated[float, Meta(ge=0, le=100)], "0 or more", "randomness; 0 takes the likeliest"),
-    "top_p": Setting(_Share, "above 0, to 1", "keep the likeliest up to this probability"),
-    "top_k": Setting(Annotated[int, Meta(ge=0)], "a whole number", "keep this many of the likeliest; 0 keeps all"),
-    "min_p": Setting(Annotated[float, Meta(ge=0, le=1)], "0 to 1", "keep those at least this likely, beside the best"),
-    "seed": Setting(Annotated[int, Meta(ge=0, le=_LARGEST_SEED)], "a whole number", "same seed, same answer"),
-}
-MAX_TOKENS = Setting(Annotated[int, Meta(ge=1)], "a whole number, 1 or more", "longest answer, in tokens")
-PRESET = Setting(PresetName, "one of " + ", ".join(NAMES), "sampling for a kind of task")
-SYSTEM = Setting(str, "text", "instructions that come first")
-SETTINGS: dict[str, Setting] = {"preset": PRESET, **SAMPLING, "max_tokens": MAX_TOKENS, "system": SYSTEM}
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,7 +32,9 @@ class Conversation:
     def __init__(self, manifest: Manifest, base: GenerateRequest, system: str | None) -> None:
         self.manifest = manifest
         self.base = base
-        self.system = system
+        self.wishes = Wishes(
+            preset=base.preset, sampling=base.sampling, max_tokens=base.max_tokens, system=system or None
+        )
         self.messages: list[Message] = []
 
     @property
@@ -73,9 +50,8 @@ class Conversation:
         """What to send for the next question. The conversation stays as it is until `answered`."""
         prompt: Prompt = Text(question)
         if self.chats:
-            first = (Message("system", self.system),) if self.system else ()
-            prompt = Messages((*first, *self.messages, Message("user", question)))
-        return msgspec.structs.replace(self.base, prompt=prompt)
+            prompt = Messages(self.wishes.before((*self.messages, Message("user", question))))
+        return self.wishes.upon(msgspec.structs.replace(self.base, prompt=prompt))
 
     def answered(self, question: str, answer: str) -> None:
         """Remember a turn; one without an answer did not happen."""
@@ -92,25 +68,14 @@ class Conversation:
 
     def set(self, name: str, text: str) -> None:
         """Change a setting; "default" takes the change back. Raises InvalidRequest."""
-        setting = SETTINGS.get(name)
-        if setting is None:
-            raise InvalidRequest(f"there is nothing named {name} to set", hint="there is " + ", ".join(SETTINGS))
-        value = None if text.strip().lower() in _DEFAULT else _value(name, setting, text)
-        if name == "system":
-            if not self.chats:
-                raise InvalidRequest(f"{self.name} has no chat template, so a system prompt has no place")
-            self.system = None if value is None else str(value)
-        elif name in ("max_tokens", "preset"):
-            self.base = msgspec.structs.replace(self.base, **{name: value})
-        else:
-            self.base = msgspec.structs.replace(
-                self.base, sampling=msgspec.structs.replace(self.base.sampling, **{name: value})
-            )
+        wishes = self.wishes.changed(name, text)
+        if name == "system" and not self.chats:
+            raise InvalidRequest(f"{self.name} has no chat template, so a system prompt has no place")
+        self.wishes = wishes
 
     def settings(self) -> dict[str, Any]:
         """What is set here, by name; None where the model's card or the settings decide."""
-        values = {name: getattr(self.base.sampling, name) for name in SAMPLING}
-        return {"preset": self.base.preset, **values, "max_tokens": self.base.max_tokens, "system": self.system}
+        return self.wishes.values()
 
     def recommended(self) -> Sampling:
         """What the model's card recommends."""
@@ -119,7 +84,7 @@ class Conversation:
     def save(self, file: Path) -> None:
         """Write it to a file that only this user may read; only over another saved one. Raises InvalidRequest."""
         _refuse_other(file)
-        saved = Saved(form=FORM, model=self.name, system=self.system, messages=tuple(self.messages))
+        saved = Saved(form=FORM, model=self.name, system=self.wishes.system, messages=tuple(self.messages))
         try:
             write_private(file, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
         except (OSError, ValueError) as error:  # ValueError: a path no system takes
@@ -133,7 +98,8 @@ class Conversation:
         saved = _saved(file)
         if saved.form != FORM:
             raise InvalidRequest(f"{file} is of form {saved.form}, this edgellm reads {FORM}")
-        self.system, self.messages = saved.system, list(saved.messages)
+        self.wishes = msgspec.structs.replace(self.wishes, system=saved.system)
+        self.messages = list(saved.messages)
         return saved.model
 
 
@@ -168,12 +134,3 @@ def _refuse_other(file: Path) -> None:
 
 def _why(error: OSError | ValueError) -> object:
     return getattr(error, "strerror", None) or error
-
-
-def _value(name: str, setting: Setting, text: str) -> Any:
-    if setting.hint is str:
-        return text
-    try:
-        return msgspec.convert(text.strip(), setting.hint, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{name} cannot be {text.strip()!r}", hint=f"{name} takes {setting.takes}") from error

@@ -20,6 +20,7 @@ from edgellm.inert import label
 from edgellm_tui import messages
 from edgellm_tui.bridge import Bridge, Model
 from edgellm_tui.calm import calm
+from edgellm_tui.commands import command_in
 from edgellm_tui.history import History
 from edgellm_tui.markdown.code import CodeBlock
 from edgellm_tui.session import Session
@@ -133,14 +134,21 @@ class ChatScreen(Screen[None]):
         elif empty and self._model is not None:
             await self.query_one("#main").mount(Empty(self._model), before=self.conversation)
         self.conversation.display = not empty
+        self.show_facts()
         name = self.session.model
-        known = self._model is not None and self._model.name == name
-        facts = (name, self._model.quantization if known and self._model else "", "this device" if name else "")
-        self.query_one(Header).facts = tuple(fact for fact in facts if fact)
         fetch = f"enter fetches {self._offer.name}" if self._offer else "ctrl+o chooses a model"
         self.prompt.invite(f"Ask {label(name, 40)} …" if name else fetch)
         self._show_keys()
         await self._fill_sidebar()
+
+    def show_facts(self) -> None:
+        """Above: who is asked, where, and what is set for the answers."""
+        name, model = self.session.model, self._model
+        quantization = model.quantization if model is not None and model.name == name else ""
+        wished = [setting for setting, value in self.session.wishes.values().items() if value is not None]
+        told = f"{', '.join(wished)} set" if len(wished) < 3 else f"{len(wished)} settings"
+        facts = (name, quantization, told if wished else "", "this device" if name else "")
+        self.query_one(Header).facts = tuple(fact for fact in facts if fact)
 
     async def _fill_sidebar(self) -> None:
         current = self.session.conversation.id if self.session.conversation else None
@@ -186,7 +194,10 @@ class ChatScreen(Screen[None]):
 
     @on(messages.Submitted)
     def _ask(self, message: messages.Submitted) -> None:
-        if self.answering:
+        command = command_in(message.text)
+        if command is not None:
+            self.app.post_message(messages.Commanded(*command))
+        elif self.answering:
             self.prompt.area.put_back(message.text)
             self._too_early()
         elif not self.session.model:

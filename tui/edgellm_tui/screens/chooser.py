@@ -79,8 +79,13 @@ class Chooser(ModalScreen[str]):
         event.stop()
         await self.fill()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    async def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
+        await self.submitted(event.value)
+
+    async def submitted(self, text: str) -> None:
+        """Enter, after `text`: what is highlighted is chosen."""
+        del text
         if self.highlighted is not None:
             self.choose(self.highlighted)
 

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
+from edgellm_tui.commands import COMMANDS
 from edgellm_tui.markdown.blocks import Outline
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -43,7 +44,15 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("ctrl+t", "show or hide what the model thought"),
         ),
     ),
-    ("more", (("ctrl+p", "everything, by name; themes too"), ("ctrl+q", "leave; all is kept"))),
+    (
+        "more",
+        (
+            ("f2", "how answers are made: temperature, instructions, …"),
+            ("ctrl+p", "everything, by name; themes too"),
+            ("ctrl+q", "leave; all is kept"),
+        ),
+    ),
+    ("commands", tuple((command.usage, command.meaning) for command in COMMANDS.values())),
 )
 _KEY = 20
 

@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Label, TextArea
 
 from edgellm.inert import inert
+from edgellm_tui.commands import command_in
 from edgellm_tui.messages import EmptySubmitted, Submitted, TooEarly
 
 
@@ -33,7 +34,7 @@ class PromptArea(TextArea):
     def action_submit(self) -> None:
         """It is empty at once: what is typed from now on belongs to the next question."""
         text = self.text
-        if self.busy:
+        if self.busy and command_in(text) is None:
             self.post_message(TooEarly())
         elif text.strip():
             self.text = ""
