@@ -27,6 +27,7 @@ from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text
 from edgellm.errors import ContextExceeded, EdgeError
 from edgellm.wishes import Wishes
 from edgellm_tui.bridge import Bridge
+from edgellm_tui.files import with_files
 from edgellm_tui.history import History
 from edgellm_tui.messages import AnswerBegan, AnswerEnded, AnswerGrew, AnswerMoved, Asked, Failure
 from edgellm_tui.records import Conversation, Figures, State, Turn, dialogue
@@ -56,10 +57,11 @@ class Session:
             self.model = conversation.model
 
     async def ask(self, text: str) -> None:
-        """Keep a question and answer it."""
+        """Keep a question, with the files it names, and answer it."""
         at = self.conversation.id if self.conversation else None
         try:
-            conversation, turn = await asyncio.to_thread(self._history.ask, at, text, self.model)
+            whole = await asyncio.to_thread(with_files, text)
+            conversation, turn = await asyncio.to_thread(self._history.ask, at, whole, self.model)
         except EdgeError as error:
             self._post(Failure(error.message, error.hint, unasked=text))
             return

@@ -1,0 +1,71 @@
+"""Files that a question names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from chat_app import answered, ask, chatting, daemon, until
+from edgellm_tui.files import with_files
+from fake_service import HELLO
+
+from edgellm.contracts.request import Message, Messages
+from edgellm.errors import InvalidRequest
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_its_text_follows_the_question(here: Path) -> None:
+    (here / "a.md").write_bytes("\ufeffü\r\nzwei\n".encode())
+    (here / "with spaces.py").write_text("'''\n````\n'''")
+    told = with_files('Compare @a.md and @"with spaces.py", please')
+    assert told == (
+        'Compare @a.md and @"with spaces.py", please\n\na.md:\n```\nü\nzwei\n```\n\n'
+        "with spaces.py:\n`````\n'''\n````\n'''\n`````"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["me@a.md", "@nobody says", "@", '@""', "@" + "x" * 5000, "@a\0b", "@/dev/zero", "@.", "@~nobody-here/x"]
+)
+def test_what_names_no_file_stays_what_it_is(text: str, here: Path) -> None:
+    (here / "a.md").write_text("not meant")
+    assert with_files(text) == text
+
+
+def test_what_is_no_text_is_refused(here: Path) -> None:
+    (here / "picture").write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(InvalidRequest, match="picture is no text"):
+        with_files("What is on @picture")
+    with (here / "huge").open("wb") as file:
+        file.truncate(5 << 20)
+    with pytest.raises(InvalidRequest, match="huge is larger than 4 MiB"):
+        with_files("@huge")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(here / "pipe")
+        assert with_files("@pipe") == "@pipe"
+
+
+def test_it_is_sent_and_a_refusal_loses_nothing(home: Path, here: Path) -> None:
+    (here / "note").write_text("remember")
+    (here / "bad").write_bytes(b"\xff")
+
+    async def use() -> None:
+        async with chatting() as (app, pilot):
+            app.chat.prompt.area.insert("see @bad")
+            await pilot.press("enter")
+            await until(lambda: app._notifications and app.chat.prompt.text == "see @bad" and not app.chat.answering)
+            app.chat.prompt.area.text = ""
+            await ask(app, pilot, "see @note")
+            await answered(app, pilot)
+
+    with daemon(HELLO) as service:
+        asyncio.run(use())
+    (request,) = service.requests
+    assert request.prompt == Messages((Message("user", "see @note\n\nnote:\n```\nremember\n```"),))

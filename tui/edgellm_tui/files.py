@@ -1,0 +1,60 @@
+"""Files that a question names: `@notes.md`, or `@"with spaces.txt"`. Their text goes along, below the question."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgellm.errors import InvalidRequest
+from edgellm.inert import label
+from edgellm.paths import expanded
+from edgellm.units import MIB
+
+_MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+_LARGEST = 4 * MIB  # bytes of one file: more than any context takes
+
+
+def with_files(text: str) -> str:
+    """The question, followed by the files it names. What names no file stays what it is: an address, a handle.
+
+    Blocks while it reads. Raises InvalidRequest for a file that is no text, or is too large.
+    """
+    blocks = []
+    for found in _MENTION.finditer(text):
+        name = found[1] or found[2]
+        path = expanded(name)
+        if _is_file(path):
+            blocks.append(_block(name, _read(path)))
+    return "\n\n".join([text, *blocks])
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is a regular file: a device would have no end, and a pipe might never begin."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no system takes
+        return False
+
+
+def _read(path: Path) -> str:
+    name = label(path.name, 60)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+        if len(raw) > _LARGEST:
+            raise InvalidRequest(f"{name} is larger than {_LARGEST // MIB} MiB", hint="no model takes so much")
+        return raw.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n")
+    except OSError as error:
+        raise InvalidRequest(
+            f"{name} cannot be read: {error.strerror or error}", hint="mend that, or leave it out"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{name} is no text in UTF-8", hint="name a text file; pictures cannot be read yet"
+        ) from error
+
+
+def _block(name: str, text: str) -> str:
+    """Fenced, with more marks than the text has in a row."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{name}:\n{fence}\n{text}\n{fence}"
