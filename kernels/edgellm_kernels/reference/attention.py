@@ -1,8 +1,8 @@
 """Causal attention over paged keys and values, for prefill chunks and decode rows alike.
 
 Keys are taken in tiles of `KEYS` at absolute positions, and queries stand in tiles by their own position; so a row
-meets the same products in the same order however its text was cut into calls, and however it is paged. What a row may
-not see weighs exactly 0 in them.
+meets the same products however its text was cut into calls, and however it is paged. Each tile of keys has a softmax of
+its own; they are joined in order of position. What a row may not see weighs exactly 0 in them.
 
 Sources: online softmax, Milakov and Gimelshein, arXiv:1805.02867; tiles, Dao et al., arXiv:2205.14135.
 """
@@ -88,47 +88,44 @@ def _placed(q: Tensor, lead: int, queries: int, kv_heads: int) -> Tensor:
 
 
 class _Tiles:
-    """Query tiles that follow each other from position `place` on, and the softmax that goes on over them."""
+    """Query tiles [tiles, kv_heads, m, size] that follow each other from position `place` on; m = queries * group."""
 
     def __init__(self, q: Tensor, place: int, queries: int) -> None:
         self.q = q
         self.place = place
         self.queries = queries
         self.group = q.shape[2] // queries
-        # The highest score yet, the sum of the weights relative to it, and that of the values weighted so.
-        self.state: tuple[Tensor, Tensor, Tensor] | None = None
 
     def over(self, pages: Pages, ragged: Ragged, sequence: int, span: tuple[int, int], rules: _Rules) -> Tensor:
         """The result for the rows at positions `span`; what the other places of the tiles hold is of no use."""
         first, end = span
         seen = max(0, first - rules.window + 1) if rules.window else 0
-        for tile in range(seen // KEYS, (end - 1) // KEYS + 1):
-            low, high = max(seen, tile * KEYS), min(end, (tile + 1) * KEYS)
+        last = (end - 1) // KEYS + 1
+        step = max(1, _SCORES // (self.q[..., 0].numel() * KEYS))
+        parts = []
+        for tile in range(seen // KEYS, last, step):
+            low, high = max(seen, tile * KEYS), min(end, (tile + step) * KEYS)
             k, v = kv_read(pages, ragged.places(sequence, low, high, pages.block_size))
-            self.state = self._joined(_tile(k, low % KEYS), _tile(v, low % KEYS), tile * KEYS, rules)
-        assert self.state is not None
-        _, total, values = self.state
-        return values / total
+            parts.append(self._part(_tiles(k, low % KEYS), _tiles(v, low % KEYS), tile * KEYS, rules))
+        highest, totals, values = (torch.cat(part) for part in zip(*parts, strict=True))
+        return _joined(highest, totals, values)
 
-    def _joined(self, k: Tensor, v: Tensor, place: int, rules: _Rules) -> tuple[Tensor, Tensor, Tensor]:
-        """The state with one tile more of keys and values [kv_heads, KEYS, size], at positions from `place` on."""
-        scores = _product(self.q, k.transpose(1, 2)).mul_(rules.scale)
+    def _part(self, k: Tensor, v: Tensor, place: int, rules: _Rules) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each tile of keys and values [key tiles, kv_heads, KEYS, size], from position `place` on:
+
+        the highest score, the sum of the weights relative to it, and that of the values weighted so, each
+        [key tiles, tiles, kv_heads, m, 1 or v_size].
+        """
+        scores = _products(self.q.expand(len(k), *self.q.shape), k.transpose(2, 3)).mul_(rules.scale)
         if rules.soft_cap:
             scores = capped(scores, rules.soft_cap)
-        if not self._sees_all(place, rules.window):
-            scores.masked_fill_(self._hidden(place, rules.window)[:, None], -math.inf)
+        for tile, of_tile in enumerate(scores):
+            at = place + tile * KEYS
+            if not self._sees_all(at, rules.window):
+                of_tile.masked_fill_(self._hidden(at, rules.window)[:, None], -math.inf)
         highest = scores.amax(-1, keepdim=True)
-        if self.state is not None:
-            highest = torch.maximum(self.state[0], highest)
-        base = torch.where(highest == -math.inf, 0.0, highest)  # nothing seen yet
-        weights = exp(scores.sub_(base))
-        total, values = row_sum(weights)[..., None], _product(weights, v)
-        if self.state is not None:
-            before, total_before, values_before = self.state
-            kept = exp(before - base)
-            total += total_before * kept
-            values += values_before * kept
-        return highest, total, values
+        weights = exp(scores.sub_(_finite(highest)))
+        return highest, row_sum(weights)[..., None], _products(weights, v)
 
     def _sees_all(self, place: int, window: int) -> bool:
         """Whether every query sees every key of the tile at `place`."""
@@ -146,18 +143,46 @@ class _Tiles:
         return hidden.repeat_interleave(self.group, dim=0).view(-1, self.queries * self.group, KEYS)
 
 
-def _tile(x: Tensor, offset: int) -> Tensor:
-    """x [n, kv_heads, size] from `offset` on in a tile of zeros: [kv_heads, KEYS, size]."""
-    if x.shape[0] == KEYS:
-        return x.transpose(0, 1).contiguous()
-    tile = x.new_zeros((x.shape[1], KEYS, x.shape[2]))
-    tile[:, offset : offset + x.shape[0]] = x.transpose(0, 1)
-    return tile
+def _joined(highest: Tensor, totals: Tensor, values: Tensor) -> Tensor:
+    """One softmax of those of all key tiles, first to last (see `_Tiles._part`): [tiles, kv_heads, m, v_size]."""
+    kept = exp(highest - _finite(highest.amax(0)))
+    totals, values = totals.mul_(kept), values.mul_(kept)
+    total, value = totals[0], values[0]
+    for tile in range(1, len(highest)):
+        total = total + totals[tile]
+        value = value + values[tile]
+    return value / total
 
 
-def _product(tiles: Tensor, matrices: Tensor) -> Tensor:
-    """Each of tiles [tiles, kv_heads, m, j] times [kv_heads, j, n]. One by one: a batch's size can change bits."""
-    found = tiles.new_empty((*tiles.shape[:3], matrices.shape[2]))
-    for tile, target in zip(tiles, found, strict=True):
-        torch.bmm(tile, matrices, out=target)
+def _finite(highest: Tensor) -> Tensor:
+    """0 in place of the highest of nothing, which is -inf."""
+    return torch.where(highest == -math.inf, 0.0, highest)
+
+
+def _tiles(x: Tensor, offset: int) -> Tensor:
+    """x [n, kv_heads, size] from `offset` on in as many tiles as it takes, the rest 0: [tiles, kv_heads, KEYS, size].
+
+    Always with the same strides, so that products take the same way.
+    """
+    count, heads, size = x.shape
+    end = offset + count
+    room = -(-end // KEYS) * KEYS
+    if count < room:
+        padded = x.new_empty((room, heads, size))
+        padded[:offset] = 0.0
+        padded[offset:end] = x
+        padded[end:] = 0.0
+        x = padded
+    return x.contiguous().view(-1, KEYS, heads, size).transpose(1, 2)
+
+
+def _products(tiles: Tensor, matrices: Tensor) -> Tensor:
+    """tiles [key tiles, tiles, kv_heads, m, j] times matrices [key tiles, kv_heads, j, n]: [key tiles, …, m, n].
+
+    One by one: how many there are can change the bits of a batch.
+    """
+    found = tiles.new_empty((*tiles.shape[:-1], matrices.shape[-1]))
+    for of_keys, matrix, targets in zip(tiles, matrices, found, strict=True):
+        for tile, target in zip(of_keys, targets, strict=True):
+            torch.bmm(tile, matrix, out=target)
     return found
