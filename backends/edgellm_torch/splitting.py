@@ -53,6 +53,15 @@ _DEEPSEEK_LLM: Final = (
     r"\p{N}+",
 )
 _DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE_KOREAN, r"\p{N}")
+_FALCON: Final = (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]")
+_BLOOM: Final = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_SEED_CODER: Final = (
+    rf"{_ENGLISH}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"  # line ends by themselves
+)
+_YOUTU: Final = (
+    "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，\u3001-\u303f\ufe30-\ufe4f]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+",
+    rf"{_MARKED}{_ENGLISH}?|\p{{N}}|{_SLASH_TAIL}",
+)
 _DEFAULT: Final = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 
 
@@ -84,15 +93,20 @@ KNOWN: Final[dict[str, Splitting]] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0"), _OF_LLAMA3),
     "lfm2": _OF_LLAMA3,
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), Splitting(steps=(_LLAMA3,))),
-    **dict.fromkeys(("glm4", "glm5"), Splitting(steps=(_LLAMA3,), whole_words=True)),
+    **dict.fromkeys(("glm4", "glm5", "minicpm5"), Splitting(steps=(_LLAMA3,), whole_words=True)),
     "qwen2": Splitting(steps=(_QWEN2,), composes=True),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "solar-open", "grok-2", "megrez"), _OF_QWEN2),
-    "kormo": _OF_QWEN2,
+    **dict.fromkeys(("kormo", "bailingmoe", "bailingmoe2", "llada-moe"), _OF_QWEN2),
     "qwen35": Splitting(steps=(_QWEN35,)),
     "deepseek-llm": Splitting(steps=_DEEPSEEK_LLM),
     "deepseek-coder": Splitting(steps=_DEEPSEEK_CODER),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _OF_V3),
     "tekken": Splitting(steps=(_TEKKEN,), whole_words=True, adds_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), Splitting(steps=(_GPT4O,))),
+    "falcon": Splitting(steps=_FALCON),
+    **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), Splitting(steps=(_BLOOM,))),
+    "viking": Splitting(steps=(_BLOOM, r"\p{N}")),
+    "seed-coder": Splitting(steps=(_SEED_CODER,)),
+    "youtu": Splitting(steps=_YOUTU, whole_words=True),
 }
 NO_BOS: Final = frozenset({"chatglm-bpe", "glm4", "glm5"})  # unless the file names one
