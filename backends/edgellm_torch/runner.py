@@ -89,16 +89,13 @@ class TorchRunner:
         if copies is None:
             self._ticket = Ticket(rows, ran=False)
             return self._ticket
+        self._kv.copy(copies)
         try:
-            self._kv.copy(copies)
             logits, first = self._run(rows)
         except (RuntimeError, MemoryError) as error:
             for row in rows:
                 self._pool.settle(row.sequence, row.start)
-            raise GenerationFailed(
-                f"torch failed in a step: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
-                hint="try again; if it happens again, the model may not fit this machine",
-            ) from error
+            raise _failure(error) from error
         for row in rows:
             if not row.draft:
                 self._pool.settle(row.sequence, row.start + len(row.tokens))
@@ -106,7 +103,10 @@ class TorchRunner:
         return self._ticket
 
     def collect(self, ticket: Ticket) -> list[Result]:
-        """The results of the last step, in the order of its rows. Raises ValueError for any other step's ticket."""
+        """The results of the last step, in the order of its rows. Raises ValueError for any other step's ticket.
+
+        Raises GenerationFailed when torch fails; then the sequences of rows with drafts should be freed.
+        """
         self._check_open()
         if ticket is not self._ticket:
             raise ValueError("only the latest step can be collected, and only once")
@@ -115,7 +115,10 @@ class TorchRunner:
             return [Result(error="no_room") for _ in ticket.rows]
         if ticket.logits is None:
             return [Result() for _ in ticket.rows]
-        results = _results(ticket.rows, ticket.first, ticket.logits)
+        try:
+            results = _results(ticket.rows, ticket.first, ticket.logits)
+        except (RuntimeError, MemoryError) as error:
+            raise _failure(error) from error
         for row, result in zip(ticket.rows, results, strict=True):
             if row.draft:
                 self._pool.settle(row.sequence, row.start + len(row.tokens) + max(0, len(result.tokens) - 1))
@@ -237,6 +240,13 @@ class TorchRunner:
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("the runner is closed")
+
+
+def _failure(error: Exception) -> GenerationFailed:
+    why = (str(error) or type(error).__name__).splitlines()[0]
+    return GenerationFailed(
+        f"torch failed in a step: {why}", hint="try again; if it happens again, the model may not fit this machine"
+    )
 
 
 def _results(rows: Sequence[Row], first: Sequence[int], logits: Tensor) -> list[Result]:
