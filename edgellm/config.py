@@ -26,6 +26,7 @@ PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
 NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG", ENGINE_STATE})
 SECRET = frozenset({"api_keys"})
+_MOST = 2**31 - 1  # of anything that is counted
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -47,10 +48,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     context: Annotated[
         int,
-        Meta(ge=0, description="Longest conversation in tokens; 0: as trained, at most 8192, as memory allows"),
+        Meta(
+            ge=0, le=_MOST, description="Longest conversation in tokens; 0: as trained, at most 8192, as memory allows"
+        ),
     ] = 0
     capacity: Annotated[
-        int, Meta(ge=0, description="KV room in tokens over all conversations; 0: up to twice the context")
+        int, Meta(ge=0, le=_MOST, description="KV room in tokens over all conversations; 0: up to twice the context")
     ] = 0
     max_sequences: Annotated[int, Meta(ge=1, le=256, description="Conversations computed at once")] = 16
     step_s: Annotated[
@@ -62,11 +65,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cache_tokens: Annotated[
         int,
         Meta(
-            ge=0, description="Tokens of idle conversations left in the KV room while others run; the rest goes to RAM"
+            ge=0,
+            le=_MOST,
+            description="Tokens of idle conversations left in the KV room while others run; the rest goes to RAM",
         ),
     ] = 0
     cache_ram_mib: Annotated[
-        int, Meta(ge=0, description="RAM for conversations that left the KV room, in MiB per model")
+        int, Meta(ge=0, le=_MOST, description="RAM for conversations that left the KV room, in MiB per model")
     ] = 512
     batch_tokens: Annotated[int, Meta(ge=1, le=65536, description="Most tokens of one step")] = 512
     kv_type: Annotated[
@@ -92,7 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: Annotated[
         float, Meta(description="Seconds an idle model stays loaded; below 0: for as long as the daemon runs")
     ] = 300.0
-    max_models: Annotated[int, Meta(ge=0, description="Models loaded at once; 0: as memory allows")] = 0
+    max_models: Annotated[int, Meta(ge=0, le=_MOST, description="Models loaded at once; 0: as memory allows")] = 0
     memory_reserve: Annotated[
         float, Meta(ge=0.0, le=0.95, description="Fraction of the memory that is left to others")
     ] = 0.10
@@ -102,8 +107,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_grace_s: Annotated[
         float, Meta(ge=0.0, le=3600.0, description="Seconds that running answers get when the daemon stops")
     ] = 10.0
-    queue_requests: Annotated[int, Meta(ge=1, description="Requests that may wait; more are refused")] = 256
-    queue_tokens: Annotated[int, Meta(ge=1, description="Prompt tokens that may wait; more are refused")] = 1_000_000
+    queue_requests: Annotated[int, Meta(ge=1, le=_MOST, description="Requests that may wait; more are refused")] = 256
+    queue_tokens: Annotated[int, Meta(ge=1, le=_MOST, description="Prompt tokens that may wait; more are refused")] = (
+        1_000_000
+    )
     request_timeout_s: Annotated[
         float, Meta(ge=0.0, description="Longest a whole answer may take, in seconds; 0: no limit")
     ] = 0.0
@@ -134,7 +141,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     top_k: (
-        Annotated[int, Meta(ge=0, description="Keep this many of the likeliest tokens, not the preset's; 0: all")]
+        Annotated[
+            int, Meta(ge=0, le=_MOST, description="Keep this many of the likeliest tokens, not the preset's; 0: all")
+        ]
         | None
     ) = None
 
@@ -325,7 +334,7 @@ def _allowed(kind: Any, meta: Meta) -> str:
         return "true or false" if kind is bool else "a text that is not empty"
     noun = "a whole number" if kind is int else "a number"
     if meta.ge is not None and meta.le is not None:
-        return f"{noun} from {meta.ge:g} to {meta.le:g}"
+        return f"{noun} from {meta.ge:g} to {meta.le:.10g}"
     bounds = (("above", meta.gt), ("at least", meta.ge), ("at most", meta.le))
     told = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
     return f"{noun} {told}".rstrip()

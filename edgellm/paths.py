@@ -61,6 +61,14 @@ def expanded(text: str) -> Path:
         return Path(text)
 
 
+def is_file(text: str) -> bool:
+    """Whether `text`, whatever it is, names a file."""
+    try:
+        return expanded(text).is_file()
+    except (OSError, ValueError):  # too long, or nothing that a system takes
+        return False
+
+
 def default_paths() -> Paths:
     """The folders for this user, from `EDGELLM_HOME` or the platform's conventions. Raises ConfigError."""
     home = os.environ.get("EDGELLM_HOME")

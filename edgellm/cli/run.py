@@ -20,7 +20,7 @@ from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.library.kinds import require_text
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths, default_paths, is_file
 from edgellm.platform import unseen_typing
 from edgellm.presets import preset
 from edgellm.units import number
@@ -115,7 +115,7 @@ def _required(name: str, paths: Paths) -> Manifest:
     try:
         return Store(paths).require(name)
     except (InvalidName, NotFound) as error:
-        if Path(name).is_file():
+        if is_file(name):
             hint = f"a file is imported first: `edgellm pull {shlex.quote(str(Path(name).absolute()))} --name NAME`"
             raise type(error)(error.message, hint=hint, param="model") from error
         raise

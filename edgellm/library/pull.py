@@ -31,7 +31,7 @@ from edgellm.library.sources import local, ollama, pip, published, pypi
 from edgellm.library.staging import Meter, PullProgress, Report, disk_errors, hash_file
 from edgellm.library.store import Store
 from edgellm.library.transfer.download import Tuning
-from edgellm.paths import Paths, expanded
+from edgellm.paths import Paths, expanded, is_file
 
 __all__ = ["Announcement", "PullProgress", "PullResult", "pull"]
 
@@ -90,7 +90,7 @@ def _remote(found: Found, context: Context) -> PullResult:
 
 def _entry(reference: str, paths: Paths) -> CatalogueEntry:
     catalogue = Catalogue.load(paths)
-    import_hint = f"to import the file of that name: edgellm pull ./{reference}" if Path(reference).is_file() else None
+    import_hint = f"to import the file of that name: edgellm pull ./{reference}" if is_file(reference) else None
     try:
         entry = catalogue.get(parse_name(reference))
     except InvalidName as error:

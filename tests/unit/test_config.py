@@ -114,7 +114,7 @@ def test_unknown_flag(paths: Paths) -> None:
         ("EDGELLM_PORT", "1.5", "a whole number"),
         ("EDGELLM_MAX_SEQUENCES", "0", "from 1 to 256"),
         ("EDGELLM_TOP_P", "0", "above 0 and at most 1"),
-        ("EDGELLM_TOP_K", "1.5", "a whole number at least 0"),
+        ("EDGELLM_TOP_K", "1.5", "a whole number from 0 to 2147483647"),
         ("EDGELLM_PRESET", "poetry", "one of chat, code, maths, creative, strict"),
         ("EDGELLM_MEMORY_RESERVE", "nan", "a number"),
         ("EDGELLM_KEEP_ALIVE_S", "inf", "a number"),
@@ -174,3 +174,12 @@ def test_shown_values_are_toml_and_hide_secrets() -> None:
     assert read["allowed_hosts"] == ["x", "y"]
     assert read["mmap"] is True
     assert read["queue_tokens"] == 1_000_000
+
+
+def test_every_number_has_an_end(paths: Paths) -> None:
+    """What is counted overflows somewhere below, in C or on a screen, if nothing bounds it here."""
+    for name, field in fields().items():
+        if field.kind is int:
+            error = refuse(paths, {name: 10**20}, {})
+            assert name in error.message
+            assert " to " in (error.hint or "")

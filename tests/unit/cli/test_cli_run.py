@@ -260,3 +260,11 @@ def test_an_engine_is_asked_for_and_a_running_daemon_has_its_own(daemon: FakeCli
     daemon.running = False
     assert main(["run", "m", "hi", "--engine", "llamacpp"]) == 0
     assert daemon.started[0].engine == "llamacpp"
+
+
+def test_a_name_too_long_for_any_file_is_no_name(home: Path, capsys: Streams) -> None:
+    for arguments in (["run", "x" * 5000, "hi"], ["pull", "x" * 5000]):
+        assert main(arguments) == 2
+        told = capsys.readouterr().err
+        assert "is not a model name" in told
+        assert len(told) < 400
