@@ -12,6 +12,7 @@ from contract.driving import GREEDY
 
 from edgellm.contracts.engine import Placement, Row
 from edgellm.formats.gguf import read_model
+from edgellm.formats.splits import join, part_paths
 
 Logits = npt.NDArray[np.float32]
 
@@ -34,7 +35,7 @@ class Listening:
 
 
 def load(path: Path, context: int, *, kv_type: str = "f32", batch: int = 64) -> Any:
-    """A runner of the torch engine with room for one sequence."""
+    """A runner of the torch engine with room for one sequence. `path`: of the model, or of its first part."""
     from edgellm_torch.plugin import TorchPlugin
 
     placement = Placement(
@@ -46,7 +47,8 @@ def load(path: Path, context: int, *, kv_type: str = "f32", batch: int = 64) -> 
         threads_batch=1,
         kv_type=kv_type,
     )
-    return TorchPlugin().load(read_model(path), placement, lambda _done: None)
+    model = join([read_model(part) for part in part_paths(path)])
+    return TorchPlugin().load(model, placement, lambda _done: None)
 
 
 def run(

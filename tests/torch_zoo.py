@@ -292,14 +292,20 @@ def write(
     keys: _Keys | None = None,
     vectors: dict[str, Floats] | None = None,
     dims: Dims | None = None,
+    part: int = 0,
 ) -> Pair:
-    """The family's tiny model with matrices of type `kind`. `keys` and `vectors` are added, or replace its own."""
+    """The family's tiny model with matrices of type `kind`. `keys` and `vectors` are added, or replace its own.
+
+    `part`: tensors in a file of the quantised model, which then has several; the first of them is named.
+    """
     architecture, make = FAMILIES[family]
     said, tensors = make(dims or Dims())
     seed = int.from_bytes(hashlib.sha256(f"{family} {kind}".encode()).digest()[:4], "little")
     numbers = np.random.default_rng(seed)
     paths = Pair(folder / f"{family}-{kind}.gguf", folder / f"{family}-{kind}-exact.gguf")
-    writers = [gguf.GGUFWriter(path, architecture) for path in paths]
+    writers = [
+        gguf.GGUFWriter(path, architecture, split_max_tensors=most) for path, most in zip(paths, (part, 0), strict=True)
+    ]
     for writer in writers:
         _add_keys(writer, architecture, said | (keys or {}))
         _add_vocabulary(writer)
@@ -313,7 +319,7 @@ def write(
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-    return paths
+    return paths if not part else paths._replace(quantised=min(folder.glob(f"{family}-{kind}-00001-of-*.gguf")))
 
 
 def exact(path: Path, folder: Path) -> Path:

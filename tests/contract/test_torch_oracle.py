@@ -128,6 +128,12 @@ def test_far_beyond_a_window(family: str, tmp_path: Path) -> None:
         check(pair, prompt, 6, chunk=chunk)
 
 
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    pair = torch_zoo.write(tmp_path, "mixtral", "Q5_K", part=5)
+    assert len(list(tmp_path.glob("*-of-*.gguf"))) > 3
+    check(pair, drawn=2)
+
+
 @pytest.mark.parametrize("kv_type", ["f16", "bf16"])
 def test_keys_and_values_in_half_the_room(kv_type: str, tmp_path: Path) -> None:
     """Nothing says what is lost; a mistake would lose all."""
