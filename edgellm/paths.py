@@ -82,10 +82,13 @@ def default_paths() -> Paths:
     import platformdirs
 
     dirs = platformdirs.PlatformDirs("edgellm", appauthor=False)
-    return Paths(
-        Path(dirs.user_data_dir),
-        Path(dirs.user_config_dir),
-        # Not the platform's runtime directory: it may be absent (containers, ssh) and is wiped at logout.
-        Path(dirs.user_state_dir) / "run",
-        Path(dirs.user_log_dir),
-    )
+    try:
+        return Paths(
+            Path(dirs.user_data_dir),
+            Path(dirs.user_config_dir),
+            # Not the platform's runtime directory: it may be absent (containers, ssh) and is wiped at logout.
+            Path(dirs.user_state_dir) / "run",
+            Path(dirs.user_log_dir),
+        )
+    except RuntimeError as error:  # a user that the system does not know, without HOME: in containers
+        raise ConfigError("this user has no home folder", hint="set EDGELLM_HOME to a folder") from error

@@ -52,11 +52,9 @@ def _translated(error: BaseException) -> EdgeError:
         return DiskFull("the disk is full", hint="free some space; `edgellm list --sort size` shows the large models")
     if isinstance(error, OSError) and error.filename is not None:
         return InvalidRequest(f"{error.filename}: {error.strerror}")
-    from edgellm.paths import default_paths
-
     return EdgeError(
         f"internal error: {type(error).__name__}: {error}",
-        hint=f"--debug shows where; the daemon's logs are in {default_paths().logs}",
+        hint="--debug shows where; `edgellm logs` what the daemon says",
     )
 
 

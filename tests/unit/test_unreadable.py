@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from edgellm.client import info_path, read_info
@@ -89,6 +90,22 @@ def test_a_home_that_is_a_file_is_said_at_once(home: Path) -> None:
     home.write_text("not a folder")
     with pytest.raises(ConfigError, match=r"EDGELLM_HOME names .*, which is a file"):
         default_paths()
+
+
+def test_a_user_without_a_home_is_told_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dirs:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        @property
+        def user_data_dir(self) -> str:
+            raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.delenv("EDGELLM_HOME", raising=False)
+    monkeypatch.setattr(platformdirs, "PlatformDirs", Dirs)
+    with pytest.raises(ConfigError, match="no home folder") as caught:
+        default_paths()
+    assert "EDGELLM_HOME" in (caught.value.hint or "")
 
 
 def test_a_home_of_nobody_is_a_name() -> None:
