@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 ROWS: Final = 16  # a product with 16 rows took as long as with 8 (64 us for 448 x 576), and 64 of 77 GMAC/s with 128
-_TILE: Final = 1 << 18  # values of a matrix multiplied at once: 1 MiB in float32, so that they stay in the L2 cache
-_LEAST: Final = 32  # rows of a tile of the matrix
+_TILE: Final = 1 << 18  # values of a matrix multiplied at once, about: 1 MiB in float32, so that they stay in the cache
+_LEAST: Final = 32  # rows of a tile of the matrix are a multiple of this
 _ALIGNED: Final = 64  # bytes: a BLAS may go over memory that begins elsewhere in another order
 
 
@@ -43,7 +43,8 @@ def scratch(n: int, k: int, device: torch.device) -> Tensor:
 
 def spans(n: int, k: int) -> Iterator[tuple[int, int]]:
     """The tiles of a matrix [n, k]: ranges of its rows."""
-    step = max(_LEAST, _TILE // k // _LEAST * _LEAST)
+    count = max(1, round(n * k / _TILE))
+    step = -(-n // (count * _LEAST)) * _LEAST
     for start in range(0, n, step):
         yield start, min(start + step, n)
 
