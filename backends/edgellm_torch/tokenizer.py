@@ -1,6 +1,6 @@
 """Text to token ids and back, from the vocabulary in the GGUF file: byte-level BPE by the library `tokenizers`, and
-SentencePiece's BPE. Token for token what llama.cpp makes of the same file, with one exception: text never becomes a
-control token by merging, even where a vocabulary would let it.
+SentencePiece's BPE. Token for token what llama.cpp makes of the same file, with two exceptions: text never becomes a
+control token by merging, even where a vocabulary would let it; and long runs without a space are not cut.
 """
 
 from __future__ import annotations
