@@ -107,6 +107,17 @@ def test_against_plain_attention(
     assert distance(text.computed(pages, table(pages), [length]), text.plainly()) < 2e-6
 
 
+@pytest.mark.parametrize("window", [0, 300])
+def test_long_texts_over_several_tiles_of_keys(window: int) -> None:
+    text = Text.random(8, 800, 3, 1, 16, 16)
+    text.scale, text.window = 1.0, window  # so that the highest score is another in every tile
+    pages = text.pages()
+    wanted = text.plainly()
+    found = text.computed(pages, table(pages), [800])
+    assert distance(found, wanted) < 2e-6
+    assert distance(found[512:], wanted[512:]) < 2e-6
+
+
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("heads", [(6, 2), (2, 2), (40, 2)])
 @pytest.mark.parametrize("kind", KV_KINDS)
