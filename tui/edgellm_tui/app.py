@@ -123,11 +123,8 @@ class ChatApp(App[None]):
         self.history.prefer("wishes", msgspec.json.encode(wishes).decode())
 
     async def use(self, name: str) -> None:
-        """Ask the model of that name or alias, if it is here."""
-        try:
-            await self._take(await self.bridge.named(name))
-        except EdgeError as error:
-            self._tell(error.message, error.hint)
+        """Ask the model of that name or alias. Raises InvalidName, NotFound with the way to get it, …"""
+        await self._take(await self.bridge.named(name))
 
     def action_resume(self) -> None:
         if self.screen is self.chat:
@@ -176,6 +173,7 @@ class ChatApp(App[None]):
                 await done
         except EdgeError as error:
             self._tell(error.message, error.hint)
+            self.chat.prompt.area.put_back(f"{message.name} {message.rest}".strip())
 
     @on(messages.PullAsked)
     def _pull(self, message: messages.PullAsked) -> None:

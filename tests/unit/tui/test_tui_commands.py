@@ -92,8 +92,11 @@ def test_what_is_no_command_says_so_and_is_not_asked(home: Path) -> None:
                 ("/model nosuch", "no model named nosuch"),
                 ("/model ../x", "is not a model name"),
             ):
-                await say(app, pilot, line)
+                app.chat.prompt.area.text = line
+                await pilot.press("enter")
                 await until(lambda words=words: words in told(app))  # type: ignore[misc]
+                await until(lambda line=line: app.chat.prompt.text == line)  # type: ignore[misc] # to be mended
+            app.chat.prompt.area.text = ""
             await ask(app, pilot, " /help")  # begins with a space
             await answered(app, pilot)
 
