@@ -37,7 +37,8 @@ def scratch(n: int, k: int, device: torch.device) -> Tensor:
     """float32 [n, k] of no certain content, used again by this thread's next call."""
     held = _SCRATCH.floats.get(device)
     if held is None or held.numel() < n * k:
-        held = _SCRATCH.floats[device] = torch.empty(max(n * k, _TILE), device=device)
+        with torch.inference_mode(False):  # a tensor made within it could not be written to outside
+            held = _SCRATCH.floats[device] = torch.empty(max(n * k, _TILE), device=device)
     return held[: n * k].view(n, k)
 
 

@@ -57,6 +57,15 @@ def test_linear(shape: tuple[int, int]) -> None:
     assert_company_changes_no_bit(lambda x: ops.linear(x, weight), rows(MOST, shape[1]))
 
 
+def test_memory_used_again_belongs_to_no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps run in inference mode; a model that is loaded after them is measured outside it."""
+    monkeypatch.setattr(tiles._SCRATCH, "floats", {})
+    weight, x = matrix("Q6_K", 64, 256), rows(3, 256)
+    with torch.inference_mode():
+        inside = ops.linear(x, weight)
+    assert torch.equal(ops.linear(x, weight), inside)
+
+
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_linear_of_every_block_type(kind: str) -> None:
     weight = matrix(kind, 80, 512)
