@@ -24,7 +24,7 @@ WARM = Sampling(temperature=1.0, seed=9, repeat_penalty=1.2)
 class FreeRows(StepCosts):
     """A step takes 0.1 s, however many rows it has."""
 
-    def predict(self, tokens: int) -> float:
+    def predict(self, tokens: int, pairs: float = 0.0) -> float:
         return 0.1
 
 

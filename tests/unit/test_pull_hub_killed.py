@@ -49,7 +49,7 @@ def test_killed_at_twenty_random_points(home: Path, monkeypatch: pytest.MonkeyPa
             late = round_ % 4 == 3  # around the last byte, the check and the publication
             begun, goal = hub.bytes, missing if late else int(dice.uniform(0, 0.5) * missing)
             # From the goal on the hub hardly goes on, so that the pull is still there when it is killed.
-            hub.faults.pause = lambda start, pos, last=begun + goal: 0.002 if hub.bytes < last else 0.05  # type: ignore[misc]
+            hub.faults.pause = lambda start, pos, last=begun + goal: 0.002 if hub.bytes < last else 0.05
             with subprocess.Popen([sys.executable, "-c", CHILD]) as process:
                 while process.poll() is None and hub.bytes - begun < goal:
                     time.sleep(0.001)
