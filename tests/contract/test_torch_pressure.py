@@ -118,7 +118,7 @@ def test_the_crowd_does_give_way(engine: Engine) -> None:
 
 def test_a_draft_model_guesses_and_changes_nothing(engine: Engine, quiet: Answers) -> None:
     """The model guesses for itself, so all guesses come true."""
-    answers = Answers(engine, ROOM, TOKENS, Limits(drafts="auto"))
+    answers = Answers(engine, ROOM, TOKENS, Limits(drafts="auto", decode_step_s=60.0))
     answers.core.scheduler.speculator.model = DraftModel(engine.load(ROOM))
     for costs in (1, 16):  # rows are free, as far as the speculator knows: it will guess whenever it can
         answers.core.scheduler.decode_costs.observe(costs, 1e-6)
