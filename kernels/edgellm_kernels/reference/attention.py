@@ -24,6 +24,7 @@ from edgellm_kernels.reference.kv import kv_read
 KEYS: Final = 256
 _ROWS: Final = 16  # of a product, at least: queries of a tile times heads that share a KV head
 _SCORES: Final = 1 << 20  # computed at once: 4 MiB
+_VALUES: Final = 1 << 24  # held at once, of all tiles of keys before they are joined: 64 MiB
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def _sequence(q: Tensor, pages: Pages, ragged: Ragged, sequence: int, rules: _Ru
     queries = _queries(heads // pages.kv_heads)
     lead = start % queries
     placed = _placed(q, lead, queries, pages.kv_heads)
-    step = max(1, _SCORES // (heads * queries * KEYS))
+    seen = min(start + count, rules.window + count) if rules.window else start + count
+    held = (seen // KEYS + 2) * pages.v_size  # of a query: a value for each tile of keys
+    step = max(1, min(_SCORES // KEYS, _VALUES // held) // (heads * queries))
     parts = []
     for first in range(0, placed.shape[0], step):
         tiles = placed[first : first + step]

@@ -12,6 +12,7 @@ import torch
 from edgellm_kernels import ops
 from edgellm_kernels.kv_kinds import KV_KINDS, kv_bytes
 from edgellm_kernels.pages import Pages, Ragged
+from edgellm_kernels.reference import attention
 from edgellm_kernels.reference.kv import kv_read
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,6 +130,26 @@ def test_chunks_and_pages_change_no_bit(kind: str, heads: tuple[int, int], windo
     for cut, block in (([238, *[1] * 62], 16), (chunks(300, 7), 1), (chunks(300, 64), 24), ([1, 113, 186], 16)):
         other = text.pages(kind, block)
         assert torch.equal(text.computed(other, table(other, len(cut)), cut), at_once)
+
+
+@pytest.mark.parametrize("window", [0, 300])
+def test_what_is_held_before_tiles_are_joined_has_an_end(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the text; and no bit depends on it."""
+    text = Text.random(9, 1100, 4, 2, 16, 24)
+    text.window = window
+    pages = text.pages()
+    at_once = text.computed(pages, table(pages), [1000, 100])
+    held: list[int] = []
+    joined = attention._joined
+
+    def watched(highest: torch.Tensor, totals: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        held.append(values.numel())
+        return joined(highest, totals, values)
+
+    monkeypatch.setattr(attention, "_joined", watched)
+    monkeypatch.setattr(attention, "_VALUES", 1 << 15)
+    assert torch.equal(text.computed(pages, table(pages), [1000, 100]), at_once)
+    assert 1 << 12 < max(held) <= 1 << 15
 
 
 def test_company_changes_no_bit() -> None:
