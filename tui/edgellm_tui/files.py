@@ -11,6 +11,7 @@ from edgellm.paths import expanded
 from edgellm.units import MIB
 
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+_ENDINGS = ".,;:!?)]}'\"…"
 _LARGEST = 4 * MIB  # bytes of one file: more than any context takes
 
 
@@ -21,11 +22,17 @@ def with_files(text: str) -> str:
     """
     blocks = []
     for found in _MENTION.finditer(text):
-        name = found[1] or found[2]
+        name = found[1] or _named(found[2])
         path = expanded(name)
         if _is_file(path):
             blocks.append(_block(name, _read(path)))
     return "\n\n".join([text, *blocks])
+
+
+def _named(word: str) -> str:
+    """The file that a word names: what ends a sentence or a bracket is no part of it, unless there is such a file."""
+    bare = word.rstrip(_ENDINGS)
+    return bare if bare and not _is_file(expanded(word)) else word
 
 
 def _is_file(path: Path) -> bool:

@@ -89,6 +89,7 @@ def test_what_is_no_command_says_so_and_is_not_asked(home: Path) -> None:
                 ("/sett x", "did you mean /set?"),
                 ("/set heat 3", "there is nothing named heat"),
                 ("/set temperature warm", "temperature takes 0 or more"),
+                ("/set top_k 9999999999999999999999", "top_k takes a whole number below"),
                 ("/model nosuch", "no model named nosuch"),
                 ("/model ../x", "is not a model name"),
             ):

@@ -31,6 +31,14 @@ def test_its_text_follows_the_question(here: Path) -> None:
     )
 
 
+def test_what_ends_a_sentence_is_no_part_of_a_name(here: Path) -> None:
+    (here / "a.md").write_text("one")
+    (here / "b.").write_text("two")
+    assert with_files("Is it in @a.md?") == "Is it in @a.md?\n\na.md:\n```\none\n```"
+    assert with_files("(see @a.md).") == "(see @a.md).\n\na.md:\n```\none\n```"
+    assert with_files("see @b.") == "see @b.\n\nb.:\n```\ntwo\n```"
+
+
 @pytest.mark.parametrize(
     "text", ["me@a.md", "@nobody says", "@", '@""', "@" + "x" * 5000, "@a\0b", "@/dev/zero", "@.", "@~nobody-here/x"]
 )
