@@ -88,7 +88,10 @@ class Header:
 
     def share(self) -> int:
         """The width divided among the heads, whatever their size."""
-        return self.width // self.size("attention.head_count", layer=0)
+        heads = self.size("attention.head_count", layer=0)
+        if heads > self.width:
+            self._bad("attention.head_count", heads, f"at most the width, {self.width}")
+        return self.width // heads
 
     def windows(self) -> list[int]:
         """How far each layer looks back; 0: over everything."""

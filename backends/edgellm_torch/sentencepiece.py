@@ -59,13 +59,13 @@ class SentencePiece:
         words = _WORDS.findall(text)
         if not self._joins:
             return words
-        joined: list[str] = []
+        joined: list[list[str]] = []
         for word in words:
-            if joined and joined[-1][-1] in self._joins:
-                joined[-1] += word
+            if joined and joined[-1][-1][-1] in self._joins:
+                joined[-1].append(word)
             else:
-                joined.append(word)
-        return joined
+                joined.append([word])
+        return ["".join(parts) for parts in joined]
 
     def _merged(self, word: str) -> list[int]:
         parts = list(word)  # "" where a part went into the one before it

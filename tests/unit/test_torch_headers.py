@@ -79,3 +79,13 @@ def test_a_header_that_lies_is_refused_or_run(models: dict[str, ModelFile], data
         pytest.fail("what cannot run is told before it runs")
     finally:
         runner.close()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_more_heads_than_the_width_is_told(models: dict[str, ModelFile], name: str) -> None:
+    model, arch = models[name], models[name].architecture
+    metadata = {key: value for key, value in model.metadata.items() if not key.endswith(("key_length", "value_length"))}
+    metadata |= {f"{arch}.attention.head_count": 1 << 20, f"{arch}.rope.dimension_count": 2}
+    refusal = TorchPlugin().supports(msgspec.structs.replace(model, metadata=metadata))
+    assert refusal is not None
+    assert model.path.name in refusal
