@@ -104,7 +104,14 @@ def engine_for(model: ModelFile, asked: str = ANY) -> EnginePlugin:
 
 def _missing(plugin: EnginePlugin) -> list[str]:
     """The libraries that an engine needs and that are not here, as far as it names them."""
-    return [name for name in getattr(plugin, "requires", ()) if find_spec(name) is None]
+    return [name for name in getattr(plugin, "requires", ()) if not _present(name)]
+
+
+def _present(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ImportError:  # a part of a package that is not here
+        return False
 
 
 def app_names() -> list[str]:

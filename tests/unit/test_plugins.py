@@ -111,6 +111,9 @@ CHOICES: dict[str, tuple[list[Named], str, str]] = {
     "another where it is not installed": (
         [Named("llamacpp", requires=("no_such_module",)), Named("torch", requires=("json",))], "auto", "torch",
     ),
+    "another where a part of a package is not there": (
+        [Named("llamacpp", requires=("no_such_module.part",)), Named("torch")], "auto", "torch",
+    ),
     "the one asked for": ([Named("llamacpp"), Named("torch")], "torch", "torch"),
     "one that is not installed, to say so": ([Named("torch", requires=("no_such_module",))], "auto", "torch"),
 }  # fmt: skip
