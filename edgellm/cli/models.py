@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -62,9 +61,11 @@ def show_model(name: str, *, json: bool) -> None:
     store = Store(paths)
     manifest = store.require(name)
     path = store.model_path(manifest)
+    loaded = loaded_models(paths)
     if json:
-        output.document(_document(store, manifest, loaded_models(paths), paths))
+        output.document(_document(store, manifest, loaded, paths))
         return
+    settings = _settings(paths)
     summary = manifest.summary
     output.line(str(manifest.full_name))
     output.pairs(
@@ -75,9 +76,9 @@ def show_model(name: str, *, json: bool) -> None:
             "quantization": summary.quantization,
             "size": size(manifest.size),
             "trained for": f"{number(summary.context)} tokens" if summary.context else "not said in the file",
-            "context": _context_told(manifest, loaded_models(paths), _settings(paths)),
+            "context": _context_told(manifest, loaded, settings),
             **_use(summary),
-            "engine": _engine(path, manifest, loaded_models(paths), _settings(paths)),
+            "engine": _engine(store, manifest, loaded, settings),
             "licence": manifest.licence or "not known",
             "sampling": _sampling(manifest.sampling),
             "pulled": manifest.created.astimezone().strftime("%Y-%m-%d %H:%M"),
@@ -95,16 +96,15 @@ def _use(summary: ModelSummary) -> dict[str, str]:
     return {"chat template": "yes" if summary.has_chat_template else "no: it continues text"}
 
 
-def _engine(path: Path, manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> str:
+def _engine(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> str:
     """What runs it, or would; or why nothing can."""
-    from edgellm.formats.gguf import read_model
     from edgellm.plugins import embedder_for, engine_for, title
 
     here = loaded.get(str(manifest.full_name))
     if here is not None and here.engine:
         return here.engine
     try:
-        model = read_model(path)
+        model = store.header(manifest)
         return title((embedder_for(model) if manifest.summary.embeds else engine_for(model, settings.engine)).name)
     except EdgeError as error:
         return f"none: {error.message}"

@@ -203,10 +203,12 @@ class Scheduler:
         least = self._least(draft)
         full = False  # once a job cannot be admitted, no later one may take the room it waits for
         for job in self._prefill_order(now):
+            if full and job.sequence is None:
+                continue
             if draft.tokens >= self._budget(draft, job, least, limit):
                 break
             if job.sequence is None:
-                if full or self._leader(job) is not None:
+                if self._leader(job) is not None:
                     continue
                 if not self._admit(job, now, draft):
                     full = True
