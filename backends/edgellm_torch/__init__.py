@@ -1,13 +1,16 @@
-"""The torch engine: GGUF files on PyTorch, on any device it has.
+"""The torch engine: GGUF files on PyTorch, on the CPU so far.
 
 plugin        what the app sees of it; imports nothing heavy
+header        reads a file's header for the architectures
 config        what a header says of a model: sizes, kinds of layers, ropes
 architectures one short file for each family: which tensors a layer has and how they are put together
 costs         memory needs from the header alone
+load          puts a runner together, in the room of a placement
 loader        tensors of the file as weights of the engine
-model         the decoder: tokens in, logits of the wanted rows out
+model         the decoder: tokens in, logits of the wanted rows out; its layers: attention, feed_forward
 pool          which blocks of the KV memory belong to which sequence; plain Python
 kv            the tensors behind them
 runner        TokenRunner: steps, drafts, results
 sampling/     the sampler chain, for all rows of a step at once
+tokenizer     text to ids and back; its parts: splitting, sentencepiece, special_tokens
 """

@@ -8,7 +8,7 @@ import torch
 from edgellm_kernels.pages import Pages
 from torch import Tensor
 
-from edgellm_torch.config import Attention, Decoder
+from edgellm_torch.config import Attention, Decoder, Latent
 from edgellm_torch.pool import BLOCK, GONE, Copy, Pool
 
 
@@ -52,22 +52,13 @@ class KVMemory:
         return sum(pages.nbytes for pages in self.pages)
 
 
-def _pages(attention: object, blocks: int, kind: str, device: str) -> Pages:
+def _pages(attention: Attention | Latent, blocks: int, kind: str, device: str) -> Pages:
     if isinstance(attention, Attention):
         return Pages.empty(
             kind, blocks, BLOCK, attention.kv_heads, attention.key_size, attention.value_size, device=device
         )
-    latent = attention
-    return Pages.empty(  # keys of rank + rope numbers, of which the first are the values
-        kind,
-        blocks,
-        BLOCK,
-        1,
-        latent.rank + latent.rope_size,  # type: ignore[attr-defined]
-        latent.rank,  # type: ignore[attr-defined]
-        device=device,
-        shares_v=True,
-    )
+    # Keys of rank + rope numbers, of which the first are the values.
+    return Pages.empty(kind, blocks, BLOCK, 1, attention.kv_numbers, attention.rank, device=device, shares_v=True)
 
 
 def _held(pool: Pool, sequence: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ A quantised matrix of n rows and k columns becomes tensors of n rows each, in ro
     mins       minimum of a group, times dmin: uint8 [n, k / group]
     pairs      both, in the low and the high four bits: uint8 [n, k / group] (Q2_K)
 
-A value is `code * scale + offset` in float32; `reference/dequantise.py` multiplies in the order that ggml does, so that
-it agrees to the last bit. No plane is larger than its part of the file, but for six-bit scales (Q3_K, Q4_K, Q5_K,
-IQ4_XS), which take a byte each: 1.5% to 3.6% more.
+A value is `code * scale + offset` in float32; `values.py` multiplies in the order that ggml does, so that it agrees to
+the last bit. No plane is larger than its part of the file, but for six-bit scales (Q3_K, Q4_K, Q5_K, IQ4_XS), which
+take a byte each: 1.5% to 3.6% more.
 """
