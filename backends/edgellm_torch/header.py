@@ -68,7 +68,10 @@ class Header:
 
     @property
     def layers(self) -> int:
-        return self.size("block_count")
+        count = self.size("block_count")
+        if count > len(self.tensors):
+            self._bad("block_count", count, f"at most the {len(self.tensors)} tensors that there are")
+        return count
 
     @property
     def width(self) -> int:

@@ -89,3 +89,14 @@ def test_more_heads_than_the_width_is_told(models: dict[str, ModelFile], name: s
     refusal = TorchPlugin().supports(msgspec.structs.replace(model, metadata=metadata))
     assert refusal is not None
     assert model.path.name in refusal
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_more_layers_than_tensors_are_told_before_anything_is_made_of_them(
+    models: dict[str, ModelFile], name: str
+) -> None:
+    model = models[name]
+    metadata = {**model.metadata, f"{model.architecture}.block_count": 1 << 24}
+    refusal = TorchPlugin().supports(msgspec.structs.replace(model, metadata=metadata))
+    assert refusal is not None
+    assert "block_count is 16777216, not at most the" in refusal

@@ -147,7 +147,7 @@ def test_settings(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.Monke
         ("/set top_p nan", "above 0, to 1"),
         ("/set preset poetry", "one of chat, code"),
         ("/set top_k 1.5", "a whole number"),
-        ("/set top_k 9999999999999999999999", "below 2^31"),  # more than messages can carry
+        ("/set top_k 9999999999999999999999", "below 2^31"),  # more than the daemon takes
         ("/set max_tokens 2147483648", "below 2^31, 1 or more"),
         ("/set seed", "/set seed takes"),
         ("/set colour red", "nothing named colour"),
