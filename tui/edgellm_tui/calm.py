@@ -1,26 +1,25 @@
-"""No pauses while text comes."""
+"""No pauses while text comes or is typed: the oldest garbage is collected when nothing happens."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+IDLE_S = 3.0  # after an answer, and after what was typed since
 _NEVER = 1 << 30
 
 
 def settle() -> None:
-    """What is there at the start stays for good: collections need not look at it again."""
+    """What is there at the start stays for good: collections need not look at it again.
+
+    Collections of all generations stop the screen for a tenth of a second and, after long answers, for most of one;
+    from now on only `tidy` makes them.
+    """
     gc.collect()
     gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
 
 
-@contextmanager
-def calm() -> Iterator[None]:
-    """Put off the collections of the oldest garbage, which stop the screen for a tenth of a second."""
-    before = gc.get_threshold()
-    gc.set_threshold(before[0], before[1], _NEVER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+def tidy() -> None:
+    """Collect what answers left behind."""
+    gc.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from chat_app import answered, ask, chatting, daemon, history, screen, until
 from edgellm_tui.screens.help import HelpScreen
 from edgellm_tui.screens.models import ModelScreen
@@ -223,4 +224,29 @@ def test_a_thought_is_open_while_it_comes_and_folds_when_the_answer_begins(home:
             await until(lambda: "Let me count." in screen(app))
 
     with daemon((Started(7, 0, 1), ReasoningDelta("It is two and two."), 30.0)) as service:
+        asyncio.run(use())
+
+
+def test_garbage_is_collected_when_nothing_comes_and_nothing_is_typed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[bool] = []
+    monkeypatch.setattr("edgellm_tui.screens.chat.IDLE_S", 0.2)
+    monkeypatch.setattr("edgellm_tui.screens.chat.tidy", lambda: collected.append(True))
+
+    async def use() -> None:
+        async with chatting() as (app, pilot):
+            await pilot.pause(0.5)
+            assert collected == [], "nothing was answered yet"
+            await ask(app, pilot, "Hi")
+            await until(lambda: app.chat.conversation.replies)
+            await pilot.pause(0.5)
+            assert app.chat.answering
+            assert collected == [], "the answer is coming"
+            await answered(app, pilot)
+            await until(lambda: collected)
+            await pilot.pause(0.5)
+            assert collected == [True], "once for an answer"
+
+    with daemon((Started(7, 0, 1), TextDelta("Hel"), 1.0, TextDelta("lo"), *finish("Hello"))):
         asyncio.run(use())

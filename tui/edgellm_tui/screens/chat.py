@@ -13,13 +13,15 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import TextArea
 from textual.worker import Worker
 
 from edgellm.errors import EdgeError
 from edgellm.inert import label
 from edgellm_tui import messages
 from edgellm_tui.bridge import Bridge, Model
-from edgellm_tui.calm import calm
+from edgellm_tui.calm import IDLE_S, tidy
 from edgellm_tui.commands import command_in
 from edgellm_tui.history import History
 from edgellm_tui.markdown.code import CodeBlock
@@ -80,6 +82,7 @@ class ChatScreen(Screen[None]):
         yield keys.KeyLine()
 
     async def on_mount(self) -> None:
+        self._idle: Timer = self.set_interval(IDLE_S, self._rest, pause=True)
         self._sidebar_wanted = self._history.preference("sidebar") != "hidden"
         self.query_one(PromptArea).focus()
         await self._open(None)
@@ -231,11 +234,21 @@ class ChatScreen(Screen[None]):
         self._worker = self.run_worker(self._answer(work), group="answer", exclusive=True)
 
     async def _answer(self, work: Coroutine[Any, Any, None]) -> None:
+        self._idle.pause()
         try:
-            with calm():
-                await work
+            await work
         finally:
             self.answering = False
+            self._idle.reset()
+            self._idle.resume()
+
+    @on(TextArea.Changed)
+    def _typed(self) -> None:
+        self._idle.reset()
+
+    def _rest(self) -> None:
+        self._idle.pause()
+        tidy()
 
     async def _stop(self) -> None:
         """Stop the answer that is coming; it is kept as far as it came."""
