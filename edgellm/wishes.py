@@ -70,6 +70,15 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (Message("system", self.system), *messages) if self.system else messages
 
 
+def wanted(rest: str) -> tuple[str, str]:
+    """Name and value of what follows `/set`. Raises InvalidRequest without a value: an empty one would take it back."""
+    name, _, text = rest.removeprefix("parameter ").strip().partition(" ")  # as others write it
+    if not text.strip() and name in SETTINGS:
+        hint = f"/set {name} takes {SETTINGS[name].takes}; `/set {name} default` takes it back"
+        raise InvalidRequest(f"say what {name} shall be", hint=hint)
+    return name, text.strip()
+
+
 def _value(name: str, setting: Setting, text: str) -> Any:
     if setting.hint is str:
         return text.strip()

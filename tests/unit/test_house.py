@@ -19,7 +19,7 @@ TREES = {
 }
 
 # A room and the rooms it may import. A room is a folder of edgellm/, or a file directly in it.
-GROUND = {"__init__", "errors", "inert", "paths", "platform", "units"}
+GROUND = {"__init__", "errors", "inert", "paths", "platform", "slash", "units"}
 DATA = GROUND | {"contracts", "formats"}
 PLANNING = DATA | {"presets", "config", "plugins", "placement"}
 LIBRARY = PLANNING | {"library"}
@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "inert": set(),
+    "slash": {"errors"},
     "paths": GROUND,
     "platform": GROUND,
     "contracts": {"errors"},

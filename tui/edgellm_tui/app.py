@@ -16,13 +16,14 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
+from edgellm import slash
 from edgellm.config import Settings
 from edgellm.errors import UNREADABLE, EdgeError
 from edgellm.paths import Paths
 from edgellm.wishes import Wishes
 from edgellm_tui import messages, themes
 from edgellm_tui.bridge import Bridge, Model
-from edgellm_tui.commands import found
+from edgellm_tui.commands import ALIASES, COMMANDS
 from edgellm_tui.history import History
 from edgellm_tui.pulls import Pulls
 from edgellm_tui.screens.chat import ChatScreen
@@ -168,7 +169,7 @@ class ChatApp(App[None]):
     @on(messages.Commanded)
     async def _obey(self, message: messages.Commanded) -> None:
         try:
-            done = found(message.name).run(self, message.rest)
+            done = slash.find(message.name, COMMANDS, ALIASES).run(self, message.rest)
             if done is not None:
                 await done
         except EdgeError as error:

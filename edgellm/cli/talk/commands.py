@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +11,9 @@ from edgellm.cli.output import Output
 from edgellm.cli.talk.conversation import Conversation
 from edgellm.errors import InvalidRequest
 from edgellm.paths import expanded
+from edgellm.slash import find
 from edgellm.units import number, size
-from edgellm.wishes import SETTINGS
-
-_NAME = re.compile(r"/[a-z?]*\Z")
+from edgellm.wishes import SETTINGS, wanted
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -39,23 +36,9 @@ class Leave(Exception):
     """The user says goodbye."""
 
 
-def is_command(text: str) -> bool:
-    """Whether a message is one; a path, or one that begins with a space, is none."""
-    return bool(_NAME.match(text.split(maxsplit=1)[0])) if text.startswith("/") else False
-
-
-def execute(text: str, conversation: Conversation, output: Output) -> str | None:
-    """Do what `text` says; a question to ask next, or None. Raises Leave, and InvalidRequest with the way out."""
-    name, _, rest = text.partition(" ")
-    name = name.strip()
-    command = COMMANDS.get(ALIASES.get(name, name))
-    if command is None:
-        near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InvalidRequest(
-            f"there is no command {name}", hint=f"{hint}/help lists all; a space before it makes it a question"
-        )
-    return command.run(Call(conversation, rest.strip(), output))
+def execute(name: str, rest: str, conversation: Conversation, output: Output) -> str | None:
+    """Do what was typed; a question to ask next, or None. Raises Leave, and InvalidRequest with the way out."""
+    return find(name, COMMANDS, ALIASES).run(Call(conversation, rest, output))
 
 
 def _help(call: Call) -> None:
@@ -73,15 +56,12 @@ def _help(call: Call) -> None:
 
 
 def _set(call: Call) -> None:
-    name, _, text = call.rest.removeprefix("parameter ").strip().partition(" ")  # as others write it
-    if not name:
+    if not call.rest:
         values = call.conversation.settings()
         call.output.facts({name: _told(values[name], setting.meaning) for name, setting in SETTINGS.items()})
         return
-    if not text.strip() and name in SETTINGS:
-        hint = f"/set {name} takes {SETTINGS[name].takes}; `/set {name} default` takes it back"
-        raise InvalidRequest(f"say what {name} shall be", hint=hint)
-    call.conversation.set(name, text.strip())
+    name, text = wanted(call.rest)
+    call.conversation.set(name, text)
     value = call.conversation.settings()[name]
     call.output.note(f"{name} is {'as recommended again' if value is None else value}")
 

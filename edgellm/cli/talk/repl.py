@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from edgellm import slash
 from edgellm.cli.answer import Turn, ask, engine_of, footer
 from edgellm.cli.output import Output
-from edgellm.cli.talk.commands import ALIASES, COMMANDS, Leave, execute, is_command
+from edgellm.cli.talk.commands import ALIASES, COMMANDS, Leave, execute
 from edgellm.cli.talk.conversation import Conversation
 from edgellm.cli.talk.keyboard import Keyboard
 from edgellm.client import DaemonClient, DaemonGone
@@ -68,9 +69,9 @@ class Loop:
 
     def _message(self, text: str) -> None:
         question: str | None = text
-        if is_command(text):
+        if (command := slash.split(text)) is not None:
             try:
-                question = execute(text, self._conversation, self._output)
+                question = execute(*command, self._conversation, self._output)
             except InvalidRequest as error:
                 self._output.error(error)
                 return

@@ -12,7 +12,6 @@ from cli_fakes import ANSWER, FakeClient, Streams, at_terminal, put
 import edgellm.cli.run
 from edgellm.cli.main import main
 from edgellm.cli.talk import repl
-from edgellm.cli.talk.commands import is_command
 from edgellm.cli.talk.keyboard import History, quoted, unquoted
 from edgellm.client import DaemonGone
 from edgellm.contracts.events import Event, Failed, TextDelta
@@ -205,11 +204,6 @@ def test_what_cannot_be_kept_or_loaded_is_said_and_left_as_it_is(
 def test_retry_asks_again(daemon: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert talk(monkeypatch, daemon, ["one", "/retry"]) == 0
     assert [request.prompt for request in daemon.requests] == [said("one")] * 2
-
-
-def test_what_is_a_command() -> None:
-    assert all(map(is_command, ("/help", "/set x 1", "/?", "/")))
-    assert not any(map(is_command, ("/etc/passwd: what is it?", " /help", "a /help", "/Users", "2/3")))
 
 
 def test_blocks_in_triple_quotes() -> None:

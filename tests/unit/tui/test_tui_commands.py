@@ -9,7 +9,6 @@ import pytest
 from chat_app import answered, ask, chatting, daemon, screen, until
 from cli_fakes import put
 from edgellm_tui.app import ChatApp
-from edgellm_tui.commands import command_in
 from edgellm_tui.screens.help import HelpScreen
 from edgellm_tui.screens.settings import SettingsScreen
 from fake_service import CARD, HELLO
@@ -104,22 +103,6 @@ def test_what_is_no_command_says_so_and_is_not_asked(home: Path) -> None:
     with daemon(HELLO) as service:
         asyncio.run(use())
     assert len(service.requests) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("/set a b", ("/set", "a b")),
-        ("/?", ("/?", "")),
-        ("/new\n", ("/new", "")),
-        ("/etc/passwd is a file", None),
-        ("/Users", None),
-        ("what is /set", None),
-        (" /set", None),
-    ],
-)
-def test_what_is_a_command(text: str, found: tuple[str, str] | None) -> None:
-    assert command_in(text) == found
 
 
 def test_settings_are_chosen_typed_refused_and_taken_back(home: Path) -> None:

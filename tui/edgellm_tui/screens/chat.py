@@ -17,12 +17,12 @@ from textual.timer import Timer
 from textual.widgets import TextArea
 from textual.worker import Worker
 
+from edgellm import slash
 from edgellm.errors import EdgeError
 from edgellm.inert import label
 from edgellm_tui import messages
 from edgellm_tui.bridge import Bridge, Model
 from edgellm_tui.calm import IDLE_S, tidy
-from edgellm_tui.commands import command_in
 from edgellm_tui.history import History
 from edgellm_tui.markdown.code import CodeBlock
 from edgellm_tui.session import Session
@@ -197,7 +197,7 @@ class ChatScreen(Screen[None]):
 
     @on(messages.Submitted)
     def _ask(self, message: messages.Submitted) -> None:
-        command = command_in(message.text)
+        command = slash.split(message.text)
         if command is not None:
             self.app.post_message(messages.Commanded(*command))
         elif self.answering:

@@ -11,8 +11,8 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Label, TextArea
 
+from edgellm import slash
 from edgellm.inert import inert
-from edgellm_tui.commands import command_in
 from edgellm_tui.messages import EmptySubmitted, Submitted, TooEarly
 
 
@@ -34,7 +34,7 @@ class PromptArea(TextArea):
     def action_submit(self) -> None:
         """It is empty at once: what is typed from now on belongs to the next question."""
         text = self.text
-        if self.busy and command_in(text) is None:
+        if self.busy and slash.split(text) is None:
             self.post_message(TooEarly())
         elif text.strip():
             self.text = ""
