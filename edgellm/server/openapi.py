@@ -36,7 +36,7 @@ Document = dict[str, Any]
 JSON = "application/json"
 _REF = "#/components/schemas/{name}"
 _PART = "[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9_-])?"
-_NAME = {"type": "string", "pattern": f"^{_PART}(:{_PART})?$", "description": "A model, as /v1/models lists it"}
+_NAME = {"type": "string", "pattern": f"^{_PART}(:{_PART})?(?!\\n)$", "description": "A model, as /v1/models lists it"}
 _ALL = frozenset({error.http_status for error in by_code().values()} - {499})  # 499 is what a client makes of Ctrl+C
 _ANY = frozenset({401, 403, 431, 500})  # what every route may answer
 _BODY = {400, 408, 413, 415, 429}
@@ -247,7 +247,7 @@ def _where(field: str, holds: Document, other: str, must: Document) -> Document:
     return {"if": {"properties": {field: holds}, "required": [field]}, "then": then}
 
 
-_TOKEN_ID = "^(0|[1-9][0-9]{0,8})$"
+_TOKEN_ID = r"^(0|[1-9][0-9]{0,8})(?!\n)$"
 _PARTS = {"type": "array", "minItems": 1, "items": {"$ref": _REF.format(name=Part.__name__)}}
 _NOTHING: Document = {"enum": [None, [], {}, "", 0, False], "description": "Not supported yet"}
 _IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**31}}

@@ -25,7 +25,8 @@ _TAKEN = frozenset(
 SCHEMA: dict[str, Any] = {  # the same as JSON Schema
     "type": "object",
     "maxProperties": _MOST,
-    "propertyNames": {"pattern": f"^{_NAME.pattern}$", "not": {"enum": sorted(_TAKEN)}},
+    # The end is said twice: to Python, a line end may follow `$`.
+    "propertyNames": {"pattern": f"^{_NAME.pattern}(?!\\n)$", "not": {"enum": sorted(_TAKEN)}},
     "additionalProperties": {
         "anyOf": [
             {"type": ["boolean", "null"]},
@@ -67,4 +68,4 @@ def options_of(kwargs: Mapping[str, bool | int | float | str | None] | None, eff
     elif effort is not None:
         asked = {"reasoning_effort": effort}
     given = {name: value for name, value in (kwargs or {}).items() if value is not None}
-    return checked_options(asked | given, "chat_template_kwargs")
+    return asked | checked_options(given, "chat_template_kwargs")

@@ -158,6 +158,10 @@ def test_a_preset_a_sliding_context_and_what_templates_read() -> None:
             {"enable_thinking": False, "thinking": True},
         ),
         ({"chat_template_kwargs": {}}, {}),
+        (
+            {"reasoning_effort": "high", "chat_template_kwargs": {f"n{number}": 1 for number in range(32)}},
+            {"reasoning_effort": "high", **{f"n{number}": 1 for number in range(32)}},
+        ),
     ],
 )
 def test_how_hard_to_think(fields: dict[str, Any], options: dict[str, Any]) -> None:
@@ -291,6 +295,7 @@ def test_the_same_for_completions(fields: dict[str, Any]) -> None:
         ({"reasoning_effort": "much"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"raise_exception": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"name\n": 1}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"a": "x" * 1001}}, "chat_template_kwargs.a"),
         ({"chat_template_kwargs": {"a": 2**64}}, "chat_template_kwargs.a"),

@@ -46,6 +46,24 @@ def test_what_is_not_supported_yet_is_described_so() -> None:
     assert fields["grammar"]["enum"] == ["", None]
 
 
+def patterns(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "pattern" and isinstance(value, str):
+                yield value
+            yield from patterns(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from patterns(value)
+
+
+def test_what_a_pattern_allows_ends_where_it_says() -> None:
+    """To some readers of JSON Schema a line end may follow `$`; the server takes none."""
+    found = set(patterns(msgspec.to_builtins(document(keys=False))))
+    assert len(found) >= 3
+    assert [each for each in found if each.endswith("$") and not each.endswith(r"(?!\n)$")] == []
+
+
 @pytest.mark.parametrize("operation", operations(), ids=str)
 def test_the_server_keeps_to_the_document(server: Server, operation: Described) -> None:
     assert violations(server.url, operation, model="fake", examples=6) == []
