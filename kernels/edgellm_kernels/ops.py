@@ -70,6 +70,24 @@ def attention(
     return call(q, pages, ragged, scale=scale, window=window, soft_cap=soft_cap)
 
 
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    counts: Sequence[int],
+    *,
+    scale: float,
+    causal: bool = False,
+    slopes: Tensor | None = None,
+) -> Tensor:
+    """q [rows, heads, k_size] over the keys and values of its own text: [rows, heads, v_size]; no pages are kept.
+
+    `counts`: rows of each text; `slopes` [heads]: what a position of distance costs a score.
+    """
+    call = implementation("varlen_attention", _case(q))
+    return call(q, k, v, counts, scale=scale, causal=causal, slopes=slopes)
+
+
 def activate(x: Tensor, kind: str) -> Tensor:
     """ "silu", "gelu" (tanh form) or "relu" of x, any shape."""
     return implementation("activate", _case(x))(x, kind)
