@@ -11,16 +11,20 @@ import torch
 from edgellm_kernels import ops
 from edgellm_kernels.reference import varlen
 
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 SHAPES = ((4, 4, 8, 8), (6, 2, 16, 8), (12, 1, 8, 24))  # heads, kv_heads, k_size, v_size
 RULES: dict[str, dict[str, Any]] = {"both ways": {}, "causal": {"causal": True}, "with slopes": {"slopes": True}}
 RULES["causal with slopes"] = {"causal": True, "slopes": True}
 
 
-def draw(shape: tuple[int, int, int, int], rows: int, seed: int = 1) -> tuple[torch.Tensor, ...]:
+def draw(shape: tuple[int, int, int, int], rows: int, seed: int = 1) -> Parts:
     heads, kv_heads, k_size, v_size = shape
     generator = torch.Generator().manual_seed(seed)
-    sizes = ((heads, k_size), (kv_heads, k_size), (kv_heads, v_size))
-    return tuple(torch.randn((rows, *size), generator=generator) for size in sizes)
+
+    def numbers(*size: int) -> torch.Tensor:
+        return torch.randn((rows, *size), generator=generator)
+
+    return numbers(heads, k_size), numbers(kv_heads, k_size), numbers(kv_heads, v_size)
 
 
 def rules(name: str, heads: int) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def rules(name: str, heads: int) -> dict[str, Any]:
 
 
 def plainly(
-    parts: tuple[torch.Tensor, ...], scale: float, causal: bool = False, slopes: torch.Tensor | None = None
+    parts: Parts, scale: float, causal: bool = False, slopes: torch.Tensor | None = None
 ) -> npt.NDArray[np.float64]:
     """One text, row by row and head by head."""
     q, k, v = (x.double().numpy() for x in parts)
@@ -57,8 +61,8 @@ def test_it_is_what_it_says(shape: tuple[int, int, int, int], name: str, monkeyp
     in_parts = ops.varlen_attention(*parts, counts, **how)
     start = 0
     for count in counts:
-        text = tuple(part[start : start + count] for part in parts)
-        expected = plainly(text, **how)
+        q, k, v = (part[start : start + count] for part in parts)
+        expected = plainly((q, k, v), **how)
         for result in (found, in_parts):
             assert np.abs(result[start : start + count].numpy() - expected).max() < 2e-6
         start += count
@@ -73,9 +77,9 @@ def test_a_text_has_the_same_bits_in_any_company(shape: tuple[int, int, int, int
         alone = ops.varlen_attention(*text, [length], **how)
         for before, after in ((0, 1), (1, 0), (5, 33), (64, 7)):
             others = [draw(shape, count, seed=9) for count in (before, after)]
-            joined = tuple(torch.cat((a, b, c)) for a, b, c in zip(others[0], text, others[1], strict=True))
+            q, k, v = (torch.cat((a, b, c)) for a, b, c in zip(others[0], text, others[1], strict=True))
             counts = [count for count in (before, length, after) if count]
-            together = ops.varlen_attention(*joined, counts, **how)
+            together = ops.varlen_attention(q, k, v, counts, **how)
             assert torch.equal(together[before : before + length], alone)
 
 
