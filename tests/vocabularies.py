@@ -115,6 +115,21 @@ def sentencepiece(size: int = 900) -> Made:
     return Made("llama", tokens, types, [], [made.get_score(n) for n in count], roles)
 
 
+@cache
+def wordpiece(size: int = 900) -> Made:
+    """BERT's, trained on the same texts; with every letter of LETTERS, at a word's beginning and within."""
+    from convert.tokenizers_made import wordpiece as trained
+
+    found: dict[str, int] = trained(size).get_vocab()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [word for word in sorted(found, key=found.__getitem__) if word not in special]
+    tokens = [word[2:] if word.startswith("##") and len(word) > 2 else "\u2581" + word for word in words]
+    tokens += [front + letter for letter in LETTERS for front in ("", "\u2581") if letter.isprintable()]
+    tokens = list(dict.fromkeys([*special, *tokens]))
+    types = [CONTROL, UNKNOWN, CONTROL, CONTROL, CONTROL, *[NORMAL] * (len(tokens) - len(special))]
+    return Made("bert", tokens, types, [], [], {"bos": 2, "unknown": 1, "seperator": 3, "padding": 0, "mask": 4})
+
+
 def keys(made: Made, pre: str = "", **more: bool | int) -> list[Key]:
     """The tokenizer's part of a header. `more`: flags and numbers under "tokenizer.ggml."."""
     front = "tokenizer.ggml."

@@ -12,5 +12,5 @@ pool          which blocks of the KV memory belong to which sequence; plain Pyth
 kv            the tensors behind them
 runner        TokenRunner: steps, drafts, results
 sampling/     the sampler chain, for all rows of a step at once
-tokenizer     text to ids and back; its parts: splitting, sentencepiece, special_tokens
+tokenizer     text to ids and back; its parts: splitting, sentencepiece, wordpiece, special_tokens
 """

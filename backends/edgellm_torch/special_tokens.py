@@ -44,7 +44,12 @@ _BY_TEXT: Final[dict[str, tuple[str, ...]]] = {
 }
 _OLD_NAMES: Final = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 _ALWAYS_SHOWN: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # of gpt-oss
-_DEFAULTS: Final = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "gpt2": {"bos": 11, "eos": 11}}
+_SEPARATOR: Final = "seperator"  # so is the key spelt
+_DEFAULTS: Final = {
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "gpt2": {"bos": 11, "eos": 11},
+    "bert": {"bos": 101, "unknown": 100, _SEPARATOR: 102},
+}
 
 
 class SpecialTokens(msgspec.Struct, frozen=True):
@@ -54,6 +59,7 @@ class SpecialTokens(msgspec.Struct, frozen=True):
     bos: int | None
     eos: int | None
     unknown: int | None
+    separator: int | None
     ends: frozenset[int]
 
 
@@ -78,7 +84,8 @@ def special_tokens(vocabulary: Vocabulary, ids: Mapping[bytes, int], *, bos_by_d
             kinds[shown] = USER_DEFINED
     ends |= {roles[role] for role in ("eos", "eot", "eom") if role in roles}
     _drop_impostors(ends, kinds, ids)
-    return SpecialTokens(kinds, roles.get("bos"), roles.get("eos"), roles.get("unknown"), frozenset(ends))
+    bos, eos, unknown, separator = (roles.get(role) for role in ("bos", "eos", "unknown", _SEPARATOR))
+    return SpecialTokens(kinds, bos, eos, unknown, separator, frozenset(ends))
 
 
 def _defaults(vocabulary: Vocabulary, bos_by_default: bool) -> dict[str, int]:

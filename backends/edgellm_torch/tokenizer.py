@@ -1,6 +1,7 @@
-"""Text to token ids and back, from the vocabulary in the GGUF file: byte-level BPE by the library `tokenizers`, and
-SentencePiece's BPE. Token for token what llama.cpp makes of the same file, with two exceptions: text never becomes a
-control token by merging, even where a vocabulary would let it; and long runs without a space are not cut.
+"""Text to token ids and back, from the vocabulary in the GGUF file: byte-level BPE by the library `tokenizers`,
+SentencePiece's BPE, and WordPiece. Token for token what llama.cpp makes of the same file, with two exceptions: text
+never becomes a control token by merging, even where a vocabulary would let it; and long runs without a space are not
+cut.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from edgellm.errors import BadModelFile
 from edgellm.formats.files import shown
 from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
 from edgellm_torch.sentencepiece import SPACE, SentencePiece
-from edgellm_torch.special_tokens import special_tokens
+from edgellm_torch.special_tokens import SpecialTokens, special_tokens
 from edgellm_torch.splitting import KNOWN, NO_BOS, Splitting
+from edgellm_torch.wordpiece import WordPiece
 
-MODELS: Final = ("gpt2", "llama")
+MODELS: Final = ("bert", "gpt2", "llama")
 _HINT: Final = "the llama.cpp engine may know it: leave the choice of engine to edgellm"
 _BYTE_NAME: Final = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
@@ -32,7 +34,7 @@ def refusal(model: ModelFile) -> str | None:
 
 def _refusal(model: object, pre: object) -> str | None:
     if model not in MODELS:
-        return f"its tokenizer is {shown(model)}; known are {' and '.join(MODELS)}"
+        return f"its tokenizer is {shown(model)}; known are {', '.join(MODELS)}"
     if model == "gpt2" and pre not in KNOWN:
         return f"how its tokenizer cuts text is not known: {shown(pre)}"
     return None
@@ -53,23 +55,26 @@ class TorchTokenizer:
         self._tokens = vocabulary.tokens
         self._splitting = KNOWN.get(vocabulary.pre if vocabulary.model == "gpt2" else "", KNOWN[""])
         ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-        numbered = vocabulary.model == "llama" or vocabulary.pre not in NO_BOS
+        numbered = vocabulary.model != "gpt2" or vocabulary.pre not in NO_BOS
         found = special_tokens(vocabulary, ids, bos_by_default=numbered)
         self._kinds = found.kinds
         self._bos, self._eos = found.bos, found.eos
         self._ends = found.ends
         self._template = vocabulary.chat_template
         said = vocabulary.flag("add_bos_token")
-        self._adds_bos = said if said is not None else vocabulary.model == "llama" or self._splitting.adds_bos
-        self._bytewise = vocabulary.model == "gpt2"
+        self._adds_bos = said if said is not None else vocabulary.model != "gpt2" or self._splitting.adds_bos
+        self._frame = _frame(vocabulary, found, self._adds_bos)
+        self._bytewise, self._spaced = vocabulary.model == "gpt2", vocabulary.model == "llama"
+        self._composes = self._bytewise and self._splitting.composes
         self._encode: Callable[[str], list[int]]
         if self._bytewise:
-            self._composes, self._prefix = self._splitting.composes, False
             self._encode = _byte_pairs(vocabulary, self._kinds, self._splitting)
+        elif vocabulary.model == "bert":
+            self._encode = _wordpiece(vocabulary, self._kinds, found.unknown)
         else:
-            prefix = vocabulary.flag("add_space_prefix")
-            self._composes, self._prefix = False, True if prefix is None else prefix
             self._encode = _sentencepiece(vocabulary, ids, self._kinds, found.unknown)
+        prefix = vocabulary.flag("add_space_prefix")
+        self._prefix = self._spaced and (prefix is None or prefix)
         self._always = _Finder(self._tokens, self._kinds, (USER_DEFINED,))
         self._pieces: dict[int, bytes] = {}
 
@@ -84,6 +89,11 @@ class TorchTokenizer:
     @property
     def adds_bos(self) -> bool:
         return self._adds_bos
+
+    @property
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What belongs before and after a whole text that is to be embedded."""
+        return self._frame
 
     @property
     def end_of_generation(self) -> frozenset[int]:
@@ -113,7 +123,7 @@ class TorchTokenizer:
                 ids.append(part)
                 after_special = True
                 continue
-            if not self._bytewise:
+            if self._spaced:
                 part = (" " if self._prefix and after_special else "") + part
                 part = part.replace(" ", SPACE)
             ids += self._encode(part)
@@ -235,6 +245,25 @@ def _sentencepiece(
 ) -> Callable[[str], list[int]]:
     byte_ids = [ids.get(b"<0x%02X>" % byte, ids.get(bytes([byte]))) for byte in range(256)]
     return SentencePiece(_texts(vocabulary, kinds), vocabulary.scores, byte_ids, unknown).encode
+
+
+def _wordpiece(vocabulary: Vocabulary, kinds: list[int], unknown: int | None) -> Callable[[str], list[int]]:
+    lowercase = vocabulary.flag("normalizer.lowercase")
+    lowercase = lowercase is None or lowercase
+    bare = vocabulary.flag("normalizer.strip_accents")
+    return WordPiece(
+        _texts(vocabulary, kinds), unknown, lowercase=lowercase, bare=lowercase if bare is None else bare
+    ).encode
+
+
+def _frame(vocabulary: Vocabulary, found: SpecialTokens, adds_bos: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """[CLS] and [SEP], always, for BERT's kind; for others BOS and EOS, where the file wants them."""
+    if vocabulary.model == "bert":
+        before, after = found.bos, found.separator
+    else:
+        before = found.bos if adds_bos else None
+        after = found.eos if vocabulary.flag("add_eos_token") else None
+    return (() if before is None else (before,)), (() if after is None else (after,))
 
 
 def _texts(vocabulary: Vocabulary, kinds: list[int]) -> dict[str, int]:

@@ -45,7 +45,7 @@ _HINT: Final = "the tokenizer is damaged; fetch the file again, or get another c
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     """A tokenizer as its file has it. Token ids are positions in the lists.
 
-    model     the algorithm: "gpt2" is byte-level BPE, "llama" SentencePiece's BPE
+    model     the algorithm: "gpt2" is byte-level BPE, "llama" SentencePiece's BPE, "bert" WordPiece
     pre       how text is cut into words before it, by llama.cpp's name; "" where the file does not say
     tokens    as stored: bytes that need not be UTF-8. None is empty, none occurs twice.
     types     NORMAL, CONTROL …; all NORMAL where the file does not say

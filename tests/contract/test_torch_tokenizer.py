@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import msgspec
@@ -89,6 +90,46 @@ def test_merges_by_score_are_taken_from_the_left(tmp_path: Path) -> None:
     )
     texts = ["".join("ab xyé"[number // 6**place % 6] for place in range(6)) for number in range(0, 6**6, 7)]
     same(vocabularies.write(tmp_path / "v.gguf", made), texts)
+
+
+PLAIN = {
+    "as it comes": {},
+    "cased": {"normalizer.lowercase": False},
+    "lower case with accents": {"normalizer.strip_accents": False},
+    "cased without accents": {"normalizer.lowercase": False, "normalizer.strip_accents": True},
+}
+
+
+@pytest.mark.parametrize("how", PLAIN)
+def test_wordpiece(how: str, tmp_path: Path) -> None:
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.wordpiece(), "", **PLAIN[how])
+    words = ["supercalifragilistic" * 500, "a" * 20_000, "漢" * 300, "한국어" * 50, "\U0001f44d\U0001f3fd" * 9]
+    marks = ["e\u0301\u0327", "İIıΣσς ǅ ÅÅÅ", "a\u00adb\u200bc\ufeffd\x00e\ufffdf", "\u2581the"]
+    ours = same(path, [*CORPUS, *words, *marks, " ".join(words)])
+    assert ours.frame == ((2,), (3,))
+    control = "[CLS] [MASK]a[SEP]"
+    assert ours.encode(control, special=False) == llama.tokenizer(path).encode(control, special=False)
+    assert ours.encode(control, special=True) == [2, 4, *ours.encode("a", special=False), 3]
+
+
+def test_wordpiece_with_every_character(tmp_path: Path) -> None:
+    """What is a word, what is dropped and what parts words, among letters that are tokens."""
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.wordpiece())
+    ours, theirs = both(path)
+    for start in range(0, 0x110000, 256):
+        codes = [code for code in range(start, start + 256) if unicodedata.category(chr(code)) not in ("Cs", "Cn")]
+        text = " ".join(f"a{chr(code)}b" for code in codes)
+        assert ours.encode(text, special=False) == theirs.encode(text, special=False), hex(start)
+
+
+def test_wordpiece_without_what_it_needs(tmp_path: Path) -> None:
+    """Numbers that the file does not give are those of the first BERT; beyond the vocabulary, nothing."""
+    made = vocabularies.wordpiece()._replace(roles={})
+    assert same(vocabularies.write(tmp_path / "v.gguf", made), ["the light"]).frame == ((101,), (102,))
+    few = Made("bert", ["[UNK]", "\u2581a", "b"], [UNKNOWN, NORMAL, NORMAL], [], [], {})
+    tokenizer = TorchTokenizer(read_model(vocabularies.write(tmp_path / "few.gguf", few)))
+    assert tokenizer.frame == ((), ())
+    assert tokenizer.encode("ab x abb", special=False) == [1, 2, 1, 2, 2]
 
 
 KINDS = {
@@ -191,9 +232,9 @@ def test_an_unknown_way_to_cut_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
-    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.byte_pairs()._replace(model="bert"))
-    assert refusal(read_model(path)) == "its tokenizer is bert; known are gpt2 and llama"
-    with pytest.raises(BadModelFile, match="its tokenizer is bert"):
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.byte_pairs()._replace(model="rwkv"))
+    assert refusal(read_model(path)) == "its tokenizer is rwkv; known are bert, gpt2, llama"
+    with pytest.raises(BadModelFile, match="its tokenizer is rwkv"):
         TorchTokenizer(read_model(path))
 
 
