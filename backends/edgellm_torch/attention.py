@@ -5,38 +5,28 @@ from __future__ import annotations
 import torch
 from edgellm_kernels import ops
 from edgellm_kernels.pages import Pages, Ragged
-from edgellm_kernels.rope import RopeSpec, RopeTable
+from edgellm_kernels.rope import Angles, RopeSpec, angles
 from torch import Tensor
 
 from edgellm_torch.config import Attention, Latent, Linear, Norm, Rope
 from edgellm_torch.loader import Weights
 
 
-class Ropes:
-    """The tables of angles: one for each kind of rope that a model has."""
-
-    def __init__(self, weights: Weights, device: str) -> None:
-        self._weights = weights
-        self._device = device
-        self._made: dict[Rope, RopeTable] = {}
-
-    def table(self, rope: Rope) -> RopeTable:
-        if rope not in self._made:
-            factors = self._weights.vector(rope.factors)
-            spec = RopeSpec(
-                dims=rope.dims,
-                base=rope.base,
-                style=rope.style,
-                scaling=rope.scaling,
-                factor=rope.factor,
-                original_context=rope.original_context,
-                attention_factor=rope.attention_factor,
-                beta_fast=rope.beta_fast,
-                beta_slow=rope.beta_slow,
-                factors=None if factors is None else tuple(factors.tolist()),
-            )
-            self._made[rope] = RopeTable(spec, device=self._device)
-        return self._made[rope]
+def rope_spec(rope: Rope, weights: Weights) -> RopeSpec:
+    """What the kernels call it; with the frequency factors, which are a tensor of the file."""
+    factors = weights.vector(rope.factors)
+    return RopeSpec(
+        dims=rope.dims,
+        base=rope.base,
+        style=rope.style,
+        scaling=rope.scaling,
+        factor=rope.factor,
+        original_context=rope.original_context,
+        attention_factor=rope.attention_factor,
+        beta_fast=rope.beta_fast,
+        beta_slow=rope.beta_slow,
+        factors=None if factors is None else tuple(factors.tolist()),
+    )
 
 
 class Step:
@@ -46,6 +36,13 @@ class Step:
         self.ragged = ragged
         self.positions = positions
         self.slots = slots
+        self._angles: dict[RopeSpec, Angles] = {}
+
+    def angles(self, spec: RopeSpec) -> Angles:
+        """Of all rows; made once for all layers."""
+        if spec not in self._angles:
+            self._angles[spec] = angles(spec, self.positions)
+        return self._angles[spec]
 
 
 class MatMul:
@@ -73,14 +70,14 @@ class RMSNorm:
 class GroupedAttention:
     """Queries of several heads share a key. x and the result: float32 [rows, width]."""
 
-    def __init__(self, part: Attention, weights: Weights, ropes: Ropes) -> None:
+    def __init__(self, part: Attention, weights: Weights) -> None:
         self.part = part
         self.query, self.key, self.value, self.output = (
             MatMul(linear, weights) for linear in (part.query, part.key, part.value, part.output)
         )
         self.query_norm = RMSNorm(part.query_norm, weights) if part.query_norm else None
         self.key_norm = RMSNorm(part.key_norm, weights) if part.key_norm else None
-        self.rope = ropes.table(part.rope) if part.rope else None
+        self.rope = rope_spec(part.rope, weights) if part.rope else None
 
     def __call__(self, x: Tensor, pages: Pages, step: Step) -> Tensor:
         part, rows = self.part, x.shape[0]
@@ -90,7 +87,7 @@ class GroupedAttention:
         if self.query_norm and self.key_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rope:
-            query, key = (ops.rope(heads, step.positions, self.rope) for heads in (query, key))
+            query, key = (ops.rope(heads, step.angles(self.rope)) for heads in (query, key))
         ops.kv_write(pages, key, value, step.slots)
         mixed = ops.attention(query, pages, step.ragged, scale=part.scale, window=part.window, soft_cap=part.soft_cap)
         return self.output(mixed.reshape(rows, part.heads * part.value_size))
@@ -99,7 +96,7 @@ class GroupedAttention:
 class LatentAttention:
     """Multi-head latent attention with its projections absorbed: all heads attend to one compressed key."""
 
-    def __init__(self, part: Latent, weights: Weights, ropes: Ropes) -> None:
+    def __init__(self, part: Latent, weights: Weights) -> None:
         self.part = part
         self.query_down = MatMul(part.query_down, weights) if part.query_down else None
         self.query_norm = RMSNorm(part.query_norm, weights) if part.query_norm else None
@@ -108,14 +105,14 @@ class LatentAttention:
         self.up_keys = weights.matrices[part.up_keys.weight]
         self.up_values = weights.matrices[part.up_values.weight]
         self.output = MatMul(part.output, weights)
-        self.rope = ropes.table(part.rope)
+        self.rope = rope_spec(part.rope, weights)
 
     def __call__(self, x: Tensor, pages: Pages, step: Step) -> Tensor:
         part, rows = self.part, x.shape[0]
         query = self._query(x).view(rows, part.heads, part.plain_size + part.rope_size)
         plain, turned = query[..., : part.plain_size], query[..., part.plain_size :]
         lifted = ops.head_linear(plain.contiguous(), self.up_keys)
-        turned = ops.rope(turned.contiguous(), step.positions, self.rope)
+        turned = ops.rope(turned.contiguous(), step.angles(self.rope))
         ops.kv_write(pages, self._key(x, step), None, step.slots)
         mixed = ops.attention(torch.cat((lifted, turned), -1), pages, step.ragged, scale=part.scale, window=part.window)
         values = ops.head_linear(mixed, self.up_values)
@@ -130,5 +127,5 @@ class LatentAttention:
         """[rows, 1, rank + rope_size]: the compressed key, normalised, then what carries the position."""
         both = self.key_down(x)
         compressed = self.key_norm(both[:, : self.part.rank].contiguous())
-        turned = ops.rope(both[:, None, self.part.rank :].contiguous(), step.positions, self.rope)
+        turned = ops.rope(both[:, None, self.part.rank :].contiguous(), step.angles(self.rope))
         return torch.cat((compressed[:, None], turned), -1)

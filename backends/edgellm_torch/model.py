@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgellm_kernels import ops
 from torch import Tensor
 
-from edgellm_torch.attention import GroupedAttention, LatentAttention, MatMul, RMSNorm, Ropes, Step
+from edgellm_torch.attention import GroupedAttention, LatentAttention, MatMul, RMSNorm, Step
 from edgellm_torch.config import Attention, Decoder, Gated, Layer
 from edgellm_torch.feed_forward import ExpertNetwork, GatedNetwork
 from edgellm_torch.kv import KVMemory
@@ -17,14 +17,14 @@ from edgellm_torch.loader import Weights
 class Block:
     """One layer of the decoder."""
 
-    def __init__(self, part: Layer, weights: Weights, ropes: Ropes) -> None:
+    def __init__(self, part: Layer, weights: Weights) -> None:
         self.attention_norm, self.feed_norm = RMSNorm(part.attention_norm, weights), RMSNorm(part.feed_norm, weights)
         self.attention_post = RMSNorm(part.attention_post_norm, weights) if part.attention_post_norm else None
         self.feed_post = RMSNorm(part.feed_post_norm, weights) if part.feed_post_norm else None
         self.attention: GroupedAttention | LatentAttention = (
-            GroupedAttention(part.attention, weights, ropes)
+            GroupedAttention(part.attention, weights)
             if isinstance(part.attention, Attention)
-            else LatentAttention(part.attention, weights, ropes)
+            else LatentAttention(part.attention, weights)
         )
         self.feed: GatedNetwork | ExpertNetwork = (
             GatedNetwork(part.feed, weights) if isinstance(part.feed, Gated) else ExpertNetwork(part.feed, weights)
@@ -35,12 +35,11 @@ class Model:
     """A whole decoder on one device."""
 
     def __init__(self, decoder: Decoder, weights: Weights, device: str = "cpu") -> None:
-        ropes = Ropes(weights, device)
         self.decoder = decoder
         self.device = device
         self.weights = weights
         self.embedding = weights.matrices[decoder.embedding.weight]
-        self.blocks = [Block(layer, weights, ropes) for layer in decoder.layers]
+        self.blocks = [Block(layer, weights) for layer in decoder.layers]
         self.norm = RMSNorm(decoder.norm, weights)
         self.output = MatMul(decoder.output, weights)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from edgellm_kernels.adapters import Adapter
 from edgellm_kernels.dispatch import Case, implementation
 from edgellm_kernels.pages import Pages, Ragged
-from edgellm_kernels.planes import DenseCache, Weight
-from edgellm_kernels.rope import RopeTable
+from edgellm_kernels.planes import Weight
+from edgellm_kernels.rope import Angles
 from edgellm_kernels.routing import RouterSpec
 
 
@@ -32,9 +32,9 @@ def embed(tokens: Tensor, weight: Weight) -> Tensor:
     return implementation("embed", Case(weight.device.type, weight=weight.type))(tokens, weight)
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, *, cache: DenseCache | None = None) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """x [rows, k] times weight [n, k] transposed, plus bias [n]: [rows, n]."""
-    return implementation("linear", _case(x, weight.type))(x, weight, bias, cache=cache)
+    return implementation("linear", _case(x, weight.type))(x, weight, bias)
 
 
 def head_linear(x: Tensor, weight: Weight) -> Tensor:
@@ -52,9 +52,9 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     return implementation("layer_norm", _case(x))(x, weight, bias, eps)
 
 
-def rope(x: Tensor, positions: Tensor, table: RopeTable) -> Tensor:
-    """x [rows, heads, size] turned by int64 positions [rows]: a copy."""
-    return implementation("rope", _case(x))(x, positions, table)
+def rope(x: Tensor, angles: Angles) -> Tensor:
+    """x [rows, heads, size] turned by the angles of its rows: a copy."""
+    return implementation("rope", _case(x))(x, angles)
 
 
 def kv_write(pages: Pages, k: Tensor, v: Tensor | None, slots: Tensor) -> None:
@@ -109,20 +109,10 @@ def route(logits: Tensor, spec: RouterSpec, bias: Tensor | None = None) -> tuple
     return found
 
 
-def experts(
-    x: Tensor,
-    chosen: Tensor,
-    weights: Tensor,
-    gate: Weight,
-    up: Weight,
-    down: Weight,
-    kind: str,
-    *,
-    cache: DenseCache | None = None,
-) -> Tensor:
+def experts(x: Tensor, chosen: Tensor, weights: Tensor, gate: Weight, up: Weight, down: Weight, kind: str) -> Tensor:
     """x [rows, k] through its chosen experts, weighted and added: gate, up [experts, ff, k], down [experts, k, ff]."""
     call = implementation("experts", _case(x, gate.type))
-    return call(x, chosen, weights, gate, up, down, kind, cache=cache)
+    return call(x, chosen, weights, gate, up, down, kind)
 
 
 def lora(x: Tensor, adapters: Sequence[Adapter], index: Tensor) -> Tensor:
@@ -130,31 +120,6 @@ def lora(x: Tensor, adapters: Sequence[Adapter], index: Tensor) -> Tensor:
     return implementation("lora", _case(x))(x, adapters, index)
 
 
-def exp(x: Tensor) -> Tensor:
-    """e ** x, any shape."""
-    return implementation("exp", _case(x))(x)
-
-
-def tanh(x: Tensor) -> Tensor:
-    """Any shape."""
-    return implementation("tanh", _case(x))(x)
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    """Any shape."""
-    return implementation("sigmoid", _case(x))(x)
-
-
-def row_sum(x: Tensor) -> Tensor:
-    """The sum over the last axis."""
-    return implementation("row_sum", _case(x))(x)
-
-
 def softmax(x: Tensor) -> Tensor:
     """Over the last axis."""
     return implementation("softmax", _case(x))(x)
-
-
-def log_softmax(x: Tensor) -> Tensor:
-    """Over the last axis."""
-    return implementation("log_softmax", _case(x))(x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
@@ -74,10 +73,6 @@ class Weight:
     def device(self) -> torch.device:
         return next(iter(self.planes.values())).device
 
-    def to(self, device: torch.device | str) -> Weight:
-        """The same on another device."""
-        return Weight(self.type, self.shape, {name: plane.to(device) for name, plane in self.planes.items()})
-
     def __getitem__(self, part: int | slice) -> Weight:
         if len(self.shape) < (2 if isinstance(part, slice) else 3):
             raise IndexError(f"a weight of shape {self.shape} has no such parts")
@@ -94,32 +89,6 @@ class Weight:
     def dense(self, out: Tensor | None = None) -> Tensor:
         """All values, float32 of `shape`, as ggml computes them to the last bit; in `out` if given and not float32."""
         return values(self.type, self.planes, out)
-
-
-class DenseCache:
-    """Dequantised copies of the first weights that come, until `limit` bytes are spent.
-
-    First come, not last used: the layers of a model come in a circle, in which the least recently used one is always
-    the next. Holds the planes it has copies of. For one thread at a time.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.nbytes = 0
-        self._copies: dict[tuple[int, tuple[int, ...]], tuple[Weight, Tensor]] = {}
-
-    def dense(self, weight: Weight) -> Tensor | None:
-        """The float32 copy of `weight`, made now where there is room; None where there is none."""
-        key = (next(iter(weight.planes.values())).data_ptr(), weight.shape)
-        if (found := self._copies.get(key)) is not None:
-            return found[1]
-        size = prod(weight.shape) * 4
-        if weight.type == "F32" or self.nbytes + size > self.limit:
-            return None
-        self.nbytes += size
-        copy = weight.dense()
-        self._copies[key] = (weight, copy)
-        return copy
 
 
 def _dense(data: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,13 +6,14 @@ Sources: Su et al., arXiv:2104.09864; YaRN: Peng et al., arXiv:2309.00071, in th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, floor, log, pi
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-_PAGE: Final = 256  # positions whose angles are made at once
+from edgellm_kernels.reference.circle import circle
 
 
 @dataclass(frozen=True)
@@ -78,34 +79,26 @@ class RopeSpec:
         return max(0, floor(pair(self.beta_fast))), min(self.dims - 1, ceil(pair(self.beta_slow)))
 
 
-class RopeTable:
-    """Cosines and sines of a spec, for positions up to the highest yet asked for, in float64 and rounded once.
+@dataclass(frozen=True, eq=False)
+class Angles:
+    """Cosine and sine for the rows of a call: float32 [rows, dims / 2] each, turned in the spec's style."""
 
-    Made in pages of one size, so that a position's values do not depend on what was asked for. For one thread.
+    spec: RopeSpec
+    cosine: Tensor
+    sine: Tensor
+
+
+def angles(spec: RopeSpec, positions: Tensor) -> Angles:
+    """At int64 positions [rows] from 0 on, computed in float64 and rounded once.
+
+    All layers of a step share them. No table is kept: to the end of a long context one would take as much as a layer.
     """
+    turns = positions.double()[:, None] * _frequencies(spec, positions.device)
+    cosine, sine = (part * spec.magnitude for part in circle(turns))
+    return Angles(spec, cosine.float(), sine.float())
 
-    def __init__(self, spec: RopeSpec, device: torch.device | str = "cpu") -> None:
-        self.spec = spec
-        self._frequencies = spec.frequencies()
-        self._turned = torch.empty((0, 2, spec.dims // 2), device=device)
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine at int64 positions [rows] >= 0: float32 [rows, dims / 2] each."""
-        if positions.numel():
-            self.cover(int(positions.max()) + 1)
-        found = self._turned.index_select(0, positions.to(self._turned.device))
-        return found[:, 0], found[:, 1]
-
-    def cover(self, positions: int) -> None:
-        """Make what is missing for positions below `positions`."""
-        made = self._turned.shape[0]
-        if positions <= made:
-            return
-        end = -(-max(positions, 2 * made) // _PAGE) * _PAGE
-        pages = [self._page(start) for start in range(made, end, _PAGE)]
-        self._turned = torch.cat([self._turned, *pages])
-
-    def _page(self, start: int) -> Tensor:
-        angles = torch.arange(start, start + _PAGE, dtype=torch.float64)[:, None] * self._frequencies
-        turned = torch.stack((torch.cos(angles), torch.sin(angles)), dim=1) * self.spec.magnitude
-        return turned.to(self._turned)
+@lru_cache(maxsize=64)
+def _frequencies(spec: RopeSpec, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # what is kept must be of use outside, too
+        return spec.frequencies().to(device)

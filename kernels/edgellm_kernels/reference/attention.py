@@ -24,7 +24,8 @@ from edgellm_kernels.reference.kv import kv_read
 KEYS: Final = 256
 _ROWS: Final = 16  # of a product, at least: queries of a tile times heads that share a KV head
 _SCORES: Final = 1 << 20  # computed at once: 4 MiB
-_VALUES: Final = 1 << 24  # held at once, of all tiles of keys before they are joined: 64 MiB
+_VALUES: Final = 1 << 22  # held at once, of all tiles of keys before they are joined: 16 MiB
+_READ: Final = 1 << 20  # of keys and values, read at once: 4 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -104,22 +105,28 @@ class _Tiles:
         first, end = span
         seen = max(0, first - rules.window + 1) if rules.window else 0
         last = (end - 1) // KEYS + 1
-        step = max(1, _SCORES // (self.q[..., 0].numel() * KEYS))
-        parts = []
+        tile_size = KEYS * pages.kv_heads * (pages.k_size + pages.v_size)
+        step = max(1, min(_SCORES // (self.q[..., 0].numel() * KEYS), _READ // tile_size))
+        shape = (last - seen // KEYS, *self.q.shape[:-1])
+        highest, totals, values = (self.q.new_empty((*shape, size)) for size in (1, 1, pages.v_size))
         for tile in range(seen // KEYS, last, step):
             low, high = max(seen, tile * KEYS), min(end, (tile + step) * KEYS)
             k, v = kv_read(pages, ragged.places(sequence, low, high, pages.block_size))
-            parts.append(self._part(_tiles(k, low % KEYS), _tiles(v, low % KEYS), tile * KEYS, rules))
-        highest, totals, values = (torch.cat(part) for part in zip(*parts, strict=True))
+            of_step = slice(tile - seen // KEYS, tile - seen // KEYS + step)
+            highest[of_step], totals[of_step] = self._part(
+                _tiles(k, low % KEYS), _tiles(v, low % KEYS), tile * KEYS, rules, values[of_step]
+            )
         return _joined(highest, totals, values)
 
-    def _part(self, k: Tensor, v: Tensor, place: int, rules: _Rules) -> tuple[Tensor, Tensor, Tensor]:
+    def _part(self, k: Tensor, v: Tensor, place: int, rules: _Rules, values: Tensor) -> tuple[Tensor, Tensor]:
         """Of each tile of keys and values [key tiles, kv_heads, KEYS, size], from position `place` on:
 
-        the highest score, the sum of the weights relative to it, and that of the values weighted so, each
-        [key tiles, tiles, kv_heads, m, 1 or v_size].
+        the highest score and the sum of the weights relative to it, each [key tiles, tiles, kv_heads, m, 1]; and, into
+        `values` of [key tiles, tiles, kv_heads, m, v_size], the sum of the values weighted so.
         """
-        scores = _products(self.q.expand(len(k), *self.q.shape), k.transpose(2, 3)).mul_(rules.scale)
+        scores = self.q.new_empty((len(k), *self.q.shape[:-1], KEYS))
+        _multiply(self.q.expand(len(k), *self.q.shape), k.transpose(2, 3), scores)
+        scores.mul_(rules.scale)
         if rules.soft_cap:
             scores = capped(scores, rules.soft_cap)
         for tile, of_tile in enumerate(scores):
@@ -128,7 +135,8 @@ class _Tiles:
                 of_tile.masked_fill_(self._hidden(at, rules.window)[:, None], -math.inf)
         highest = scores.amax(-1, keepdim=True)
         weights = exp(scores.sub_(_finite(highest)))
-        return highest, row_sum(weights)[..., None], _products(weights, v)
+        _multiply(weights, v, values)
+        return highest, row_sum(weights)[..., None]
 
     def _sees_all(self, place: int, window: int) -> bool:
         """Whether every query sees every key of the tile at `place`."""
@@ -179,13 +187,11 @@ def _tiles(x: Tensor, offset: int) -> Tensor:
     return x.contiguous().view(-1, KEYS, heads, size).transpose(1, 2)
 
 
-def _products(tiles: Tensor, matrices: Tensor) -> Tensor:
-    """tiles [key tiles, tiles, kv_heads, m, j] times matrices [key tiles, kv_heads, j, n]: [key tiles, …, m, n].
+def _multiply(tiles: Tensor, matrices: Tensor, out: Tensor) -> None:
+    """tiles [key tiles, tiles, kv_heads, m, j] times matrices [key tiles, kv_heads, j, n], in `out` [..., m, n].
 
     One by one: how many there are can change the bits of a batch.
     """
-    found = tiles.new_empty((*tiles.shape[:-1], matrices.shape[-1]))
-    for of_keys, matrix, targets in zip(tiles, matrices, found, strict=True):
+    for of_keys, matrix, targets in zip(tiles, matrices, out, strict=True):
         for tile, target in zip(of_keys, targets, strict=True):
             torch.bmm(tile, matrix, out=target)
-    return found

@@ -9,7 +9,6 @@ Sources: Cephes (`expf`: range reduction and polynomial); Higham, Accuracy and S
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import torch
@@ -24,7 +23,6 @@ _NOTHING: Final = 1.64582e-38  # between e to that and e to the next float32 abo
 _LARGEST: Final = 88.8  # here the power of two is infinite already: it is so from 88.38 on
 _SMALL: Final = 0.25  # below, tanh is a series
 _TANH: Final = tuple(a / b for a, b in ((-1382, 155925), (62, 2835), (-17, 315), (2, 15), (-1, 3)))
-_LOG: Final = tuple(2.0 / n for n in range(19, 0, -2))
 
 
 def exp(x: Tensor) -> Tensor:
@@ -33,26 +31,13 @@ def exp(x: Tensor) -> Tensor:
     power = (bounded * _LOG2_E).round_()
     bounded -= power * _LN2_HIGH
     bounded -= power * _LN2_LOW
-    result = _polynomial(bounded, _EXP)
+    result = polynomial(bounded, _EXP)
     result *= bounded
     result *= bounded
     result += bounded
     result += 1.0
     result *= power.int().add_(127).bitwise_left_shift_(23).view(torch.float32)
     return torch.threshold_(result, _NOTHING, 0.0)
-
-
-def log(x: Tensor) -> Tensor:
-    """Natural logarithm of positive, normal float32, within 1e-7 relative (absolute near 1); float32."""
-    bits = x.view(torch.int32)
-    power = (bits >> 23) - 127
-    fraction = ((bits & 0x007FFFFF) | 0x3F800000).view(torch.float32).double()
-    upper = fraction > math.sqrt(2)
-    fraction = torch.where(upper, fraction * 0.5, fraction)
-    ratio = (fraction - 1.0) / (fraction + 1.0)
-    result = _polynomial(ratio * ratio, _LOG) * ratio + (power + upper).double() * math.log(2)
-    result = torch.where((x > 0) & (x < math.inf), result, torch.where(x < 0, math.nan, x.double()))
-    return torch.where(x == 0, -math.inf, result).float()
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -65,7 +50,7 @@ def tanh(x: Tensor) -> Tensor:
     decay = exp(x.abs().mul_(-2.0))
     large = torch.copysign((1.0 - decay) / (1.0 + decay), x)
     square = x * x
-    small = _polynomial(square, _TANH) * square * x + x
+    small = polynomial(square, _TANH) * square * x + x
     return torch.where(x.abs() < _SMALL, small, large)
 
 
@@ -90,13 +75,7 @@ def softmax(x: Tensor) -> Tensor:
     return raised.div_(row_sum(raised)[..., None])
 
 
-def log_softmax(x: Tensor) -> Tensor:
-    """ln of `softmax` over the last axis."""
-    shifted = x - x.amax(-1, keepdim=True)
-    return shifted.sub_(log(row_sum(exp(shifted)))[..., None])
-
-
-def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+def polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
     """By Horner's rule, the highest power first."""
     result = x * coefficients[0]
     result += coefficients[1]

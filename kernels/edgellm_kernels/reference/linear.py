@@ -5,28 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from edgellm_kernels.planes import DenseCache, Weight
+from edgellm_kernels.planes import Weight
 from edgellm_kernels.reference import tiles
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, *, cache: DenseCache | None = None) -> Tensor:
-    """x [rows, k] times weight [n, k] transposed, plus bias [n]: float32 [rows, n].
-
-    With a `cache`, dequantised copies are kept there as far as it has room; the result is the same.
-    """
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """x [rows, k] times weight [n, k] transposed, plus bias [n]: float32 [rows, n]."""
     rows, k = x.shape
     if len(weight.shape) != 2 or k != weight.k:
         raise ValueError(f"rows of {k} do not fit a weight of shape {weight.shape}")
     if rows == 0:
         return x.new_zeros((0, weight.n))
     split = tiles.split(x)
-    copy = cache.dense(weight) if cache is not None else None
     found = x.new_empty((split.shape[0], weight.n, tiles.ROWS))
     for start, end in tiles.spans(weight.n, k):
-        if copy is not None:
-            matrix = copy[start:end]
-        else:
-            matrix = weight[start:end].dense(tiles.scratch(end - start, weight.k, x.device))
+        matrix = weight[start:end].dense(tiles.scratch(end - start, weight.k, x.device))
         tiles.multiply(matrix, split, found[:, start:end])
     result = tiles.joined(found, rows)
     return result if bias is None else result + bias

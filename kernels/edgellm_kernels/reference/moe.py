@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from edgellm_kernels.planes import DenseCache, Weight
+from edgellm_kernels.planes import Weight
 from edgellm_kernels.reference.activation import gated
 from edgellm_kernels.reference.exact import row_sum, sigmoid, softmax
 from edgellm_kernels.reference.linear import linear
@@ -41,17 +41,7 @@ def route(logits: Tensor, spec: RouterSpec, bias: Tensor | None = None) -> tuple
     return chosen, weights * spec.scale
 
 
-def experts(
-    x: Tensor,
-    chosen: Tensor,
-    weights: Tensor,
-    gate: Weight,
-    up: Weight,
-    down: Weight,
-    kind: str,
-    *,
-    cache: DenseCache | None = None,
-) -> Tensor:
+def experts(x: Tensor, chosen: Tensor, weights: Tensor, gate: Weight, up: Weight, down: Weight, kind: str) -> Tensor:
     """Gated feed-forward layers [experts, …] over x [rows, k], weighted and added in the order of `chosen`: [rows, k].
 
     gate, up [experts, ff, k]; down [experts, k, ff]; chosen int64 and weights float32 [rows, top].
@@ -62,8 +52,8 @@ def experts(
     for expert in torch.unique(flat).tolist():
         pairs = (flat == expert).nonzero().squeeze(1)
         rows = x.index_select(0, pairs // top)
-        hidden = gated(linear(rows, gate[expert], cache=cache), linear(rows, up[expert], cache=cache), kind)
-        parts[pairs] = linear(hidden, down[expert], cache=cache)
+        hidden = gated(linear(rows, gate[expert]), linear(rows, up[expert]), kind)
+        parts[pairs] = linear(hidden, down[expert])
     parts = parts.view(-1, top, down.n) * weights[..., None]
     total = parts[:, 0]
     for place in range(1, top):

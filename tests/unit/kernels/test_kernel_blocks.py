@@ -10,7 +10,7 @@ import torch
 from block_data import HALVES, Bytes, random_blocks
 from edgellm_kernels import ops
 from edgellm_kernels.blocks import BLOCKS, block_bytes
-from edgellm_kernels.planes import DenseCache, Weight
+from edgellm_kernels.planes import Weight
 from edgellm_kernels.repack.bits import pack, parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,16 +141,3 @@ def test_packing_can_be_undone(bits: int, rows: int, bytes_of_row: int, seed: in
     packed = pack(codes, bits)
     assert packed.shape == (rows, bytes_of_row)
     assert torch.equal(torch.cat(parts(packed, bits), dim=-1), codes)
-
-
-def test_a_cache_keeps_what_comes_first_and_no_more_than_it_may() -> None:
-    weights = [weight(random_blocks("Q4_0", 8, 64, seed), "Q4_0", (8, 64)) for seed in range(3)]
-    cache = DenseCache(limit=2 * 8 * 64 * 4)
-    found = [cache.dense(each) for each in weights]
-    assert found[2] is None
-    assert cache.nbytes == cache.limit
-    for each, copy in zip(weights[:2], found[:2], strict=True):
-        assert copy is not None
-        assert cache.dense(each) is copy
-        assert torch.equal(copy, each.dense())
-    assert cache.dense(weights[0][0:4]) is None  # another matrix, though it begins at the same place
