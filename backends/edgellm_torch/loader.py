@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import mmap
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import torch
 from edgellm_kernels.blocks import BLOCKS
 from edgellm_kernels.planes import Weight
+from edgellm_kernels.staging import Staging
 from torch import Tensor
 
 from edgellm.contracts.engine import ModelFile, TensorInfo
 from edgellm.errors import LoadFailed
-from edgellm_torch.config import Decoder, linears, norms, vectors
+from edgellm_torch.config import linears, norms, vectors
 
 _AGAIN = "the file is damaged or was changed; pull the model again"
 
@@ -38,25 +42,35 @@ class Weights:
 
 
 def load(
-    model: ModelFile, decoder: Decoder, threads: int, progress: Callable[[float], None], device: str = "cpu"
+    model: ModelFile,
+    part: Any,
+    threads: int,
+    progress: Callable[[float], None],
+    device: str = "cpu",
+    staging: Callable[[], Staging] | None = None,
 ) -> Weights:
-    """Read every tensor that `decoder` names. `progress` is called on this thread, with up to 1, and may raise.
+    """Read every tensor that `part`, a model or some parts of one, names. `staging` makes a thread's way to `device`.
 
-    Raises LoadFailed where a file is not the one that `model` describes.
+    `progress` is called on this thread, with up to 1, and may raise: then nothing more is read. Raises LoadFailed where
+    a file is not the one that `model` describes.
     """
     files = [MappedFile(path) for path in (model.path, *model.more)]
     tensors = {tensor.name: tensor for tensor in model.tensors}
     for tensor in model.tensors:
         _require_inside(tensor, files, model)
-    matrices = {part.weight for part in linears(decoder)}
-    small = {norm.weight for norm in norms(decoder)} | {name for name, _ in vectors(decoder)}
+    matrices = {linear.weight for linear in linears(part)}
+    small = {norm.weight for norm in norms(part)} | {name for name, _ in vectors(part)}
     total = sum(tensors[name].nbytes for name in matrices | small)
+    local = threading.local()
 
     def read(name: str) -> tuple[str, Weight | Tensor]:
         tensor = tensors[name]
         file = files[tensor.file]
-        weight = Weight.from_gguf(file.bytes(tensor), tensor.type, tuple(reversed(tensor.shape)), device)
-        if name in matrices and BLOCKS[tensor.type].dense:
+        if staging is not None and not hasattr(local, "staging"):
+            local.staging = staging()
+        way = getattr(local, "staging", None)
+        weight = Weight.from_gguf(file.bytes(tensor), tensor.type, tuple(reversed(tensor.shape)), device, way)
+        if name in matrices and BLOCKS[tensor.type].dense and way is None:
             return name, weight  # a view of the file, where that is possible
         made = weight if name in matrices else weight.dense().clone()
         file.forget(tensor)
@@ -64,8 +78,12 @@ def load(
 
     found: dict[str, Weight | Tensor] = {}
     done = 0
-    with ThreadPoolExecutor(max(1, threads), thread_name_prefix="weights") as workers:
-        for name, value in _each(workers, read, sorted(matrices | small, key=lambda name: tensors[name].offset)):
+    in_order = sorted(matrices | small, key=lambda name: tensors[name].offset)
+    with (
+        ThreadPoolExecutor(max(1, threads), thread_name_prefix="weights") as workers,
+        closing(_each(workers, read, in_order)) as made,
+    ):
+        for name, value in made:
             found[name] = value
             done += tensors[name].nbytes
             progress(min(1.0, done / total))
@@ -77,8 +95,8 @@ def load(
 
 def _each(
     workers: ThreadPoolExecutor, read: Callable[[str], tuple[str, Weight | Tensor]], names: Sequence[str]
-) -> Iterator[tuple[str, Weight | Tensor]]:
-    """What `read` makes of each name, in order. Whoever stops listening leaves nothing running."""
+) -> Generator[tuple[str, Weight | Tensor]]:
+    """What `read` makes of each name, in order. Once it is closed, nothing more is begun."""
     waiting = [workers.submit(read, name) for name in names]
     try:
         for name, future in zip(names, waiting, strict=True):

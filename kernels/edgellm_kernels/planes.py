@@ -11,6 +11,7 @@ from torch import Tensor
 from edgellm_kernels.blocks import block, block_bytes
 from edgellm_kernels.repack.formats import FORMATS
 from edgellm_kernels.repack.values import DENSE, values
+from edgellm_kernels.staging import Staging
 
 _STEP = 4 << 20  # bytes repacked at once: what is needed beside the result
 
@@ -32,11 +33,17 @@ class Weight:
 
     @classmethod
     def from_gguf(
-        cls, data: Tensor, type: str, shape: tuple[int, ...], device: torch.device | str | None = None
+        cls,
+        data: Tensor,
+        type: str,
+        shape: tuple[int, ...],
+        device: torch.device | str | None = None,
+        staging: Staging | None = None,
     ) -> Weight:
         """A tensor of a file: `data` its bytes, uint8 and one-dimensional, and only read.
 
-        Dense types stay views of `data` where device and alignment allow. Raises ValueError where sizes do not fit.
+        Dense types stay views of `data` where device and alignment allow. With `staging` all goes to the device through
+        it. Raises ValueError where sizes do not fit.
         """
         expected = block_bytes(type, shape)
         if data.dtype != torch.uint8 or data.dim() != 1 or data.numel() != expected:
@@ -44,8 +51,9 @@ class Weight:
             raise ValueError(f"{type} of shape {shape} takes {expected} bytes as uint8 [{expected}], not {got}")
         device = torch.device(device) if device is not None else data.device
         if type in DENSE:
-            return cls(type, shape, {"dense": _dense(data, DENSE[type]).view(shape).to(device)})
-        return cls(type, shape, _repack(data, type, shape, device))
+            dense = _dense(data, DENSE[type]).view(shape)
+            return cls(type, shape, {"dense": dense.to(device) if staging is None else _sent(dense, device, staging)})
+        return cls(type, shape, _repack(data, type, shape, device, staging))
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Weight:
@@ -97,7 +105,15 @@ def _dense(data: Tensor, dtype: torch.dtype) -> Tensor:
     return (data if aligned else data.clone()).view(dtype)
 
 
-def _repack(data: Tensor, kind: str, shape: tuple[int, ...], device: torch.device) -> dict[str, Tensor]:
+def _sent(source: Tensor, device: torch.device, staging: Staging) -> Tensor:
+    target = torch.empty(source.shape, dtype=source.dtype, device=device)
+    staging.copy(source, target)
+    return target
+
+
+def _repack(
+    data: Tensor, kind: str, shape: tuple[int, ...], device: torch.device, staging: Staging | None
+) -> dict[str, Tensor]:
     """Planes, made some rows at a time and moved to `device` as they come."""
     size = block(kind)
     blocks = shape[-1] // size.elements
@@ -109,5 +125,9 @@ def _repack(data: Tensor, kind: str, shape: tuple[int, ...], device: torch.devic
         for name, part in FORMATS[kind].repack(raw[start : start + step]).items():
             if name not in planes:
                 planes[name] = torch.empty((rows, part.shape[1]), dtype=part.dtype, device=device)
-            planes[name][start : start + step].copy_(part)
+            target = planes[name][start : start + step]
+            if staging is None:
+                target.copy_(part)
+            else:
+                staging.copy(part, target)
     return {name: plane.view(*shape[:-1], plane.shape[1]) for name, plane in planes.items()}
