@@ -3,7 +3,7 @@
 `FakePlugin` loads a `FakeRunner` and a `FakeTokenizer`. The "model" reads bytes and writes letters: what follows a
 sequence is a hash of the tokens in it, so a KV mistake anywhere (a token lost, doubled, out of order, of another
 sequence) changes the text. It can forget like a sliding window, remember like a recurrent state, end when told, run
-out of room, and break on demand.
+out of room, fail and break on demand, and have two steps in flight.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Literal, NoReturn
 
 import msgspec
 from reference_chain import SAMPLERS, reference_choice, reference_logprobs
 
 from edgellm.contracts.engine import (
+    PREVIOUS,
     Available,
     CostModel,
     KVCost,
@@ -29,7 +31,7 @@ from edgellm.contracts.engine import (
     RunnerInfo,
     Unavailable,
 )
-from edgellm.errors import LoadFailed
+from edgellm.errors import GenerationFailed, LoadFailed
 
 BYTES = 256
 BOS, EOS, START, END = range(BYTES, BYTES + 4)
@@ -50,6 +52,7 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True):
 
     window: int = 0  # only the last so many tokens matter, and older ones are forgotten soon; 0: all matter
     recurrent: bool = False  # nothing but the end of a sequence can be shared or cut
+    depth: int = 1  # steps in flight
     keeps_order: bool = False  # its sequences must be laid out anew when others leave
     end_at: int | None = None  # the sequence length at which the model wants to end its answer
     on_step: Callable[[Sequence[Row]], None] | None = None  # called in every submit: sleep, move a clock, fail
@@ -76,6 +79,20 @@ class _Sequence:
         self.forgotten = 0
 
 
+class _Ticket:
+    """A step in flight: what will be told of each row, and whether there was room."""
+
+    def __init__(self, rows: Sequence[Row], results: list[Result], refused: bool = False) -> None:
+        self.rows = rows
+        self.results = results
+        self.refused = refused
+
+    def of(self, sequence: int) -> Result | None:
+        """What its row drew, where that is certain: without a draft."""
+        found = [(row, result) for row, result in zip(self.rows, self.results, strict=True) if row.sequence == sequence]
+        return found[0][1] if found and found[0][0].sample is not None and not found[0][0].draft else None
+
+
 class FakeParked(msgspec.Struct, frozen=True):
     """A copy of a sequence."""
 
@@ -92,7 +109,7 @@ class FakeParked(msgspec.Struct, frozen=True):
 
 
 class FakeRunner:
-    """Records every step in `steps`; `used` counts cells, shared ones once."""
+    """Records every step in `steps`; `used` counts cells, shared ones once. A step runs whole when it is submitted."""
 
     def __init__(self, placement: Placement = PLACEMENT, behaviour: FakeBehaviour | None = None) -> None:
         self._behaviour = behaviour or FakeBehaviour()
@@ -102,6 +119,7 @@ class FakeRunner:
             capacity=placement.capacity,
             max_sequences=placement.max_sequences,
             batch_tokens=placement.batch_tokens,
+            pipeline_depth=self._behaviour.depth,
             max_outputs=placement.max_sequences + 8,
             exact_cells=2**31,
             keeps_order=self._behaviour.keeps_order,
@@ -109,41 +127,50 @@ class FakeRunner:
             samplers=SAMPLERS,
         )
         self._sequences = [_Sequence() for _ in range(placement.max_sequences)]
-        self._ticket: object | None = None
-        self._results: list[Result] = []
+        self._flying: deque[_Ticket] = deque()
         self._closed = False
         self.steps: list[tuple[Row, ...]] = []
         self.used = 0
         self.refusals = 0  # so many of the next steps find no room
         self.broken: set[int] = set()  # sequences whose next logits are not finite
+        self.failing: Literal["", "submit", "collect"] = ""  # the next such call fails, when half of its step has run
 
     @property
     def info(self) -> RunnerInfo:
         return self._info
 
     def submit(self, rows: Sequence[Row]) -> object:
-        self._check(rows)
+        if len(self._flying) >= self._info.pipeline_depth:
+            raise ValueError(f"{len(self._flying)} steps are in flight: collect the first")
+        refused = any(ticket.refused for ticket in self._flying)
+        if not refused:
+            self._check(rows)
         if self._behaviour.on_step is not None:
             self._behaviour.on_step(rows)
         self.steps.append(tuple(rows))
         total = sum(len(row.tokens) + len(row.draft) for row in rows)
-        self._ticket = object()
-        if self.refusals or self.used + total > self._info.capacity:
+        if self.failing == "submit":
+            for row in rows[: len(rows) // 2]:
+                self._run(row)
+            self._fail()
+        if refused or self.refusals or self.used + total > self._info.capacity:
             self.refusals = max(0, self.refusals - 1)
-            self._results = [Result(error="no_room") for _ in rows]
+            self._flying.append(_Ticket(rows, [Result(error="no_room") for _ in rows], refused=True))
         else:
-            self._results = [self._run(row) for row in rows]
-        return self._ticket
+            self._flying.append(_Ticket(rows, [self._run(row) for row in rows]))
+        return self._flying[-1]
 
     def collect(self, ticket: object) -> list[Result]:
-        if ticket is None or ticket is not self._ticket:
-            raise ValueError("only the latest step can be collected, and only once")
-        self._ticket = None
-        return self._results
+        if not self._flying or ticket is not self._flying[0]:
+            raise ValueError("steps are collected in the order of their submission, and once")
+        results = self._flying.popleft().results
+        if self.failing == "collect":
+            self._fail()
+        return results
 
     def fork(self, source: int, target: int, length: int) -> None:
         self._check_length(source, length)
-        if source == target or self._sequence(target).cells:
+        if source == target or self._settled(target).cells:
             raise ValueError(f"sequence {target} is not empty")
         if self.reusable(source, length) < length:
             raise ValueError(f"sequence {source} cannot be shared at {length}")
@@ -168,7 +195,7 @@ class FakeRunner:
         self._sequences[sequence].forgotten = 0
 
     def reusable(self, sequence: int, length: int) -> int:
-        held = self._sequence(sequence)
+        held = self._settled(sequence)
         if length < 0:
             raise ValueError(f"a length of {length} makes no sense")
         length = min(length, len(held.cells))
@@ -179,13 +206,13 @@ class FakeRunner:
         return length if held.forgotten <= max(0, length - self._behaviour.window + 1) else 0
 
     def park(self, sequence: int) -> FakeParked:
-        held = self._sequence(sequence)
+        held = self._settled(sequence)
         return FakeParked(tuple((c.token, c.state) for c in held.cells), held.forgotten)
 
     def unpark(self, parked: Parked, sequence: int) -> None:
         if not isinstance(parked, FakeParked):
             raise ValueError("this copy is not of this runner")
-        held = self._sequence(sequence)
+        held = self._settled(sequence)
         if held.cells:
             raise ValueError(f"sequence {sequence} is not empty")
         if self.used + parked.length > self._info.capacity:
@@ -202,10 +229,11 @@ class FakeRunner:
     def _run(self, row: Row) -> Result:
         """Token by token, so that a draft is exact; the first guess that is wrong is never computed."""
         held = self._sequences[row.sequence]
-        self._append(held, row.tokens)
+        taken = self._flying[-1].of(row.sequence) if row.tokens[0] == PREVIOUS else None
+        self._append(held, row.tokens if taken is None else taken.tokens or [0])
         if row.sample is None:
             return Result()
-        if row.sequence in self.broken:
+        if row.sequence in self.broken or (taken is not None and taken.error):
             self.broken.discard(row.sequence)
             return Result(error="nan")
         drawn: list[int] = []
@@ -222,6 +250,10 @@ class FakeRunner:
                 break
             self._append(held, [guess])
         return Result(tuple(drawn), None, tuple(logprobs), carry)
+
+    def _fail(self) -> NoReturn:
+        self.failing = ""
+        raise GenerationFailed("half of it ran")
 
     def _append(self, held: _Sequence, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -264,12 +296,19 @@ class FakeRunner:
                 raise ValueError(f"sequence {row.sequence} has too long a draft")
             if row.start + len(row.tokens) + len(row.draft) > self._info.context:
                 raise ValueError(f"sequence {row.sequence} would exceed the context")
-            if not all(0 <= token < VOCABULARY for token in (*row.tokens, *row.draft)):
+            taken = list(row.tokens) == [PREVIOUS] and self._flying and self._flying[-1].of(row.sequence)
+            if not taken and not all(0 <= token < VOCABULARY for token in (*row.tokens, *row.draft)):
                 raise ValueError(f"sequence {row.sequence} has a token that is not in the vocabulary")
 
     def _check_length(self, sequence: int, length: int) -> None:
-        if not 0 <= length <= len(self._sequence(sequence).cells):
+        if not 0 <= length <= len(self._settled(sequence).cells):
             raise ValueError(f"length {length} is out of range")
+
+    def _settled(self, sequence: int) -> _Sequence:
+        """A sequence that no step in flight works on."""
+        if any(row.sequence == sequence for ticket in self._flying for row in ticket.rows):
+            raise ValueError(f"a step in flight works on sequence {sequence}")
+        return self._sequence(sequence)
 
     def _sequence(self, sequence: int) -> _Sequence:
         if self._closed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -182,11 +182,15 @@ class SampleSpec(msgspec.Struct, frozen=True):
         )
 
 
+PREVIOUS: Final = -1  # a row's only token: what the step before, still in flight, draws for the sequence
+
+
 class Row(msgspec.Struct, frozen=True):
     """One sequence's part of a step: tokens to append at `start`, and whether the last one's logits are sampled.
 
-    start       equals the sequence's length so far; positions continue exactly
-    tokens      one for decode, a chunk for prefill
+    start       equals the sequence's length so far, rows in flight included; positions continue exactly
+    tokens      one for decode, a chunk for prefill. Or PREVIOUS alone, where the latest step is in flight and has a row
+                of the sequence that is sampled and brings no draft: so a sequence goes on before its token is known.
     sample      None: nothing is drawn (a prefill chunk that is not the last)
     position    index of the token to draw among the generated ones; keys the random number
     draft       guesses of the tokens to follow, computed along: the runner draws a token, and while that equals the
@@ -223,7 +227,8 @@ class Result(msgspec.Struct, frozen=True):
     logprobs    of each token, where the spec asks for them
     carry       for the next row of the sequence
     no_room     the step did not run for this row; its KV is as before. Free something and submit it again.
-    nan         logits were not finite; the sequence's KV must not be reused.
+                Steps that were submitted before this was known do not run for the sequence either: they say the same.
+    nan         logits were not finite; the sequence's KV must not be reused. So says a row that took the token.
     """
 
     tokens: tuple[int, ...] = ()
@@ -240,7 +245,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     capacity: int  # KV units over all sequences
     max_sequences: int
     batch_tokens: int
-    pipeline_depth: int = 1
+    pipeline_depth: int = 1  # steps that may be in flight: submitted and not collected
     prefill_tile: int = 1  # steps with fewer tokens attend more slowly; worth filling up over a long context
     max_outputs: int = 0  # tokens with logits in one step: sampled rows and their drafts; 0: one for each sequence
     draft_tokens: int = 0  # longest draft of a row; 0: drafts are not verified (recurrent states cannot step back)
@@ -265,17 +270,27 @@ class Parked(Protocol):
 
 
 class TokenRunner(Protocol):
-    """Executes steps and owns the KV of numbered sequences (0 <= sequence < max_sequences)."""
+    """Executes steps and owns the KV of numbered sequences (0 <= sequence < max_sequences).
+
+    Steps run in the order of their submission. A step is in flight until it is collected; up to `info.pipeline_depth`
+    may be, and they are collected first to last. With a depth of 2 the next step is made ready while one runs. Until
+    their steps are collected, the sequences of rows in flight are left alone: `fork` (from or to), `truncate`, `free`,
+    `reusable`, `park` and `unpark` are for other sequences only, and take effect after what is in flight. A step that
+    raises is over, and the others are still in flight; what they did to sequences of its rows is unknown.
+    """
 
     @property
     def info(self) -> RunnerInfo: ...
 
     def submit(self, rows: Sequence[Row]) -> Any:
-        """Start a step; returns a ticket for `collect`. Total tokens <= batch_tokens; each sequence at most once."""
+        """Start a step; returns a ticket for `collect`. Total tokens <= batch_tokens; each sequence at most once.
+
+        Does not wait for steps in flight where the engine can help it.
+        """
         ...
 
     def collect(self, ticket: Any) -> list[Result]:
-        """Wait for a step, with the GIL released, and return one result per row."""
+        """Wait for the first step in flight, with the GIL released, and return one result per row."""
         ...
 
     def fork(self, source: int, target: int, length: int) -> None:

@@ -18,7 +18,7 @@ from edgellm.contracts.events import (
 )
 from edgellm.contracts.request import GenerateRequest
 from edgellm.engine.job import Job
-from edgellm.engine.scheduler import Drawn
+from edgellm.engine.step import Drawn
 from edgellm.engine.text import Piece, ReplyText
 
 

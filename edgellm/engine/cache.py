@@ -65,6 +65,11 @@ class PrefixCache:
         return self._ledger.used
 
     @property
+    def free(self) -> int:
+        """Cells that nobody holds."""
+        return self._ledger.free
+
+    @property
     def running_cells(self) -> int:
         """Cells that running jobs hold; the rest can be had by letting idle sequences go."""
         return self._ledger.used_by(self._running)
@@ -81,6 +86,10 @@ class PrefixCache:
     def free_sequences(self) -> int:
         """Sequences a job may have, idle ones included."""
         return self._ledger.free_sequences + len(self._idle)
+
+    def length(self, sequence: int) -> int:
+        """Tokens that a sequence has cells for."""
+        return self._ledger.length(sequence)
 
     def held(self, tokens: Sequence[int], key: Hashable) -> int:
         """How many tokens from the first are held by anyone (an upper bound of what `open` can reuse)."""

@@ -1,4 +1,4 @@
-"""EngineCore: requests in, events out, one step at a time. Owns scheduler, runner and the text of every answer.
+"""EngineCore: requests in, events out, step by step. Owns scheduler, runner and the text of every answer.
 
 Used from one thread; does no I/O. The worker feeds it and sends what it emits.
 """
@@ -15,9 +15,11 @@ from edgellm.engine.answers import Answer, Choice
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.pacing import Emission
+from edgellm.engine.pipeline import Pipeline
 from edgellm.engine.prompt import EncodedPrompt
-from edgellm.engine.scheduler import Broken, Drawn, Scheduler, Step
+from edgellm.engine.scheduler import Scheduler
 from edgellm.engine.spec import sample_spec
+from edgellm.engine.step import Broken, Drawn, Step
 from edgellm.engine.text import Piece
 from edgellm.engine.warmup import warm_up
 from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
@@ -45,10 +47,7 @@ class EngineCore:
         self._answers: dict[str, Answer] = {}
         self._choices: dict[Job, Choice] = {}
         self._end = tokenizer.end_of_generation
-        self.steps = 0
-        self.step_started = 0.0  # 0 between steps; read by the heartbeat thread
-        self.step_predicted = 0.0
-        self.step_seconds = 0.0  # of the latest
+        self.pipeline = Pipeline(runner)
 
     @property
     def idle(self) -> bool:
@@ -137,21 +136,24 @@ class EngineCore:
     # -- stepping --------------------------------------------------------------------------------
 
     def step(self) -> list[Emission]:
-        """Schedule, run, and say what happened. Blocks for one step; returns at once when there is nothing to do."""
-        step = self.scheduler.plan(time.monotonic())
-        if step is None:
-            return []
-        emitted = self._announce(step)
-        began = time.monotonic()
-        self.steps += 1
-        self.step_predicted, self.step_started = step.predicted_s, began
-        results = self._runner.collect(self._runner.submit(step.rows))
-        now = time.monotonic()
-        self.step_started, self.step_seconds = 0.0, now - began
-        for outcome in self.scheduler.commit(step, results, now, self.step_seconds):
+        """Schedule, run, and say what happened. Blocks for one step; returns at once when there is nothing to do.
+
+        Where the engine takes a second step meanwhile, the next is planned and on its way before this one ends.
+        """
+        emitted: list[Emission] = []
+        if self.pipeline.empty:
+            step = self.scheduler.plan(time.monotonic())
+            if step is None:
+                return []
+            emitted = self._announce(step)
+            self.pipeline.submit(step)
+        if (ahead := self.scheduler.plan_ahead()) is not None:
+            self.pipeline.submit(ahead)
+        done = self.pipeline.collect()
+        for outcome in self.scheduler.commit(done.step, done.results, done.now, done.seconds):
             choice = self._choices.get(outcome.job)
             if choice is None:
-                continue  # ended earlier in this step: drafts ran on, or another choice of its request broke
+                continue  # ended before: drafts or the next step ran on, or another choice of its request broke
             events = self._take(choice, outcome) if isinstance(outcome, Drawn) else self._break(choice, outcome)
             emitted.extend((choice.answer.request.id, event) for event in events)
         return emitted
@@ -216,7 +218,8 @@ class EngineCore:
     def fail_all(self, error: EdgeError) -> list[Emission]:
         """Give up every request: the engine itself failed, and what it did to their sequences is unknown."""
         emitted: list[Emission] = [(request_id, Failed(error.info)) for request_id in self._answers]
+        self.pipeline.drain()
+        self.scheduler.abandon()
         for answer in list(self._answers.values()):
             self._forget(answer, keep=False)
-        self.step_started = 0.0  # the step that failed is over
         return emitted

@@ -1,6 +1,7 @@
 """Which tokens go into the next step. Pure Python: no I/O, no engine library, no clock of its own.
 
     plan(now) -> Step        rows to run, or None when there is nothing to do
+    plan_ahead() -> Step     one more while that runs, or None where it must end first (`flight.py`)
     commit(step, results)    what became of the rows -> drawn tokens and failures
 
 Rules, in this order:
@@ -20,72 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from edgellm.contracts.engine import Logprob, Result, Row, RowError, RunnerInfo
+from edgellm.contracts.engine import Result, Row, RunnerInfo
 from edgellm.engine.cache import KvMemory, PrefixCache
 from edgellm.engine.costs import StepCosts
+from edgellm.engine.flight import Flight
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.prefix import common_prefix
 from edgellm.engine.speculation import Speculator
+from edgellm.engine.step import Broken, Draft, Drawn, Step, pairs
 
 MIN_CHUNK = 64  # rows of a step with prefill, if there are as many: fewer waste the matrix units
 DEEP = 512  # tokens of context from which the attention of a prefill step outweighs the rest
 HEADROOM = 32  # tokens kept for each job's answer before the next is let in, lest it be suspended at once
 WORTH_WAITING = 64  # a shared prefix shorter than this is not waited for
-
-
-class Step(msgspec.Struct):
-    """One batch; `jobs[i]` owns `rows[i]`."""
-
-    rows: list[Row]
-    jobs: list[Job]
-    tokens: int
-    pairs: float  # for each token, the tokens that it looks at
-    predicted_s: float
-
-
-class Drawn(msgspec.Struct):
-    """A job drew a token; several in one step where guesses came true."""
-
-    job: Job
-    token: int
-    logprob: Logprob | None = None
-
-
-class Broken(msgspec.Struct):
-    """A job cannot go on: its logits were not finite, or it does not fit even alone. The caller removes it."""
-
-    job: Job
-    reason: RowError
-
-
-class _Draft:
-    """A step being put together."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.jobs: list[Job] = []
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(row.tokens) + len(row.draft) for row in self.rows)
-
-    @property
-    def pairs(self) -> float:
-        return sum(pairs(row.start, len(row.tokens) + len(row.draft)) for row in self.rows)
-
-    def drop(self, job: Job) -> None:
-        """Take a job's row out again: it has just lost its sequence."""
-        if job in self.jobs:
-            index = self.jobs.index(job)
-            del self.rows[index], self.jobs[index]
-
-
-def pairs(start: int, count: int) -> float:
-    """What `count` tokens from position `start` on look at, all before them and half of themselves."""
-    return count * (start + count / 2)
 
 
 class Scheduler:
@@ -103,12 +52,18 @@ class Scheduler:
         self.waiting: list[Job] = []
         self.active: list[Job] = []  # hold a sequence, in order of admission
         self.suspended = 0  # how often a job had to give way
+        self._flight = Flight(info, self.cache, self.speculator)
+        self._full = False  # nobody who waits can be admitted before somebody leaves
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def add(self, job: Job) -> None:
         """Queue a job. Its prompt and its answer must fit the context; the caller has checked."""
+        self._queue(job)
+
+    def _queue(self, job: Job) -> None:
         self.waiting.append(job)
+        self._full = False
 
     def remove(self, job: Job, *, keep: bool = True) -> None:
         """Forget a job that ended or was cancelled, wherever it is. `keep`: its KV may serve others."""
@@ -116,8 +71,12 @@ class Scheduler:
             self.waiting.remove(job)
         else:
             self.active.remove(job)
-            self._release(job, keep=keep)
-        if not self.active and not self.waiting:
+            self._full = False
+            if self._flight.carries(job):
+                self._flight.leaving[job] = keep
+            else:
+                self._release(job, keep=keep)
+        if self.idle:
             self.cache.settle()
 
     def slide(self, job: Job, keep: int) -> int:
@@ -132,26 +91,27 @@ class Scheduler:
         elif job.sequence is not None:
             self.active.remove(job)
             self._release(job, keep=False)
-            self.waiting.append(job)
+            self._queue(job)
         job.tokens = kept + job.tokens[keep + dropped :]
         job.guesses = None
         return dropped
 
     @property
     def idle(self) -> bool:
-        return not (self.waiting or self.active)
+        return not (self.waiting or self.active or self._flight.steps)
 
     # -- one step --------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Step | None:
-        """The next step, or None when nothing can run."""
+        """The next step, or None when nothing can run. No step may be in flight."""
+        assert not self._flight.steps
         while self._info.keeps_order and not self.cache.in_order():
             self._suspend(self._lowest())
         decoding = [job for job in self.active if job.decoding]
         while decoding and not self.cache.make_room(len(decoding)):
             suspended = self._suspend(self._lowest())
             decoding = [job for job in decoding if job is not suspended]
-        draft = _Draft()
+        draft = Draft()
         guesses = self._guesses(decoding)
         for job in decoding:
             self._add_row(draft, job, 1, guesses.get(job, ()))
@@ -161,11 +121,24 @@ class Scheduler:
             self._prefill(draft, now)
         if not draft.rows:
             return None
+        return self._started(draft)
+
+    def plan_ahead(self) -> Step | None:
+        """The step after the one in flight, as if that had drawn and nobody had ended; None: it must be over first."""
+        if self.waiting and not self._full:
+            return None
+        draft = self._flight.following(self.active, guess=not self.waiting)
+        return self._started(draft) if draft is not None else None
+
+    def _started(self, draft: Draft) -> Step:
         predicted_s = self.costs.predict(draft.tokens, draft.pairs)
-        return Step(draft.rows, draft.jobs, draft.tokens, draft.pairs, predicted_s)
+        step = Step(draft.rows, draft.jobs, draft.tokens, draft.pairs, predicted_s)
+        self._flight.steps.append(step)
+        return step
 
     def commit(self, step: Step, results: Sequence[Result], now: float, seconds: float) -> list[Drawn | Broken]:
-        """Take the results of a step that took `seconds`."""
+        """Take the results of the first step in flight; the device was busy with it for `seconds`."""
+        self._flight.steps.pop(0)
         outcomes: list[Drawn | Broken] = []
         refused = [job for job, result in zip(step.jobs, results, strict=True) if result.error == "no_room"]
         if not refused:
@@ -173,45 +146,66 @@ class Scheduler:
             if all(row.sample is not None and len(row.tokens) == 1 for row in step.rows):
                 self.decode_costs.observe(step.tokens, seconds)
         for job, row, result in zip(step.jobs, step.rows, results, strict=True):
-            if result.error == "no_room" or job.sequence is None:
+            if result.error == "no_room":
                 continue
+            left = job in self._flight.leaving
             accepted = result.tokens[:-1]
-            job.computed += len(row.tokens) + len(accepted)
+            computed = [*job.tokens[row.start : row.start + len(row.tokens)], *accepted]
+            job.computed += len(computed)
+            assert job.sequence is not None
             if row.draft:
                 self.cache.shrink(job.sequence, job.computed)
             if result.error == "nan":
-                outcomes.append(Broken(job, "nan"))
+                if left:
+                    self._flight.leaving[job] = False
+                else:
+                    outcomes.append(Broken(job, "nan"))
                 continue
-            self.cache.computed(job.sequence, [*row.tokens, *accepted])
+            self.cache.computed(job.sequence, computed)
+            if left:
+                continue  # it ended while this ran: what was drawn is nobody's
             self.speculator.learn(job, result.tokens)
             job.carry = result.carry
             for index, token in enumerate(result.tokens):
                 job.record(token, now)
                 outcomes.append(Drawn(job, token, result.logprobs[index] if result.logprobs else None))
-        if refused:
-            outcomes.extend(self._make_room(refused))
-        return outcomes
+        self._flight.refused += refused
+        return outcomes + self._landed()
+
+    def abandon(self) -> None:
+        """The engine failed: nothing is in flight any more, and what that did to its sequences is unknown."""
+        for job in self._flight.abandoned():
+            self._release(job, keep=False)
+
+    def _landed(self) -> list[Broken]:
+        """After a step: what waited for its end."""
+        for job, keep in self._flight.landed():
+            self._release(job, keep=keep)
+        if self.idle:
+            self.cache.settle()
+        refused = self._flight.all_refused()
+        return self._make_room(refused) if refused else []
 
     # -- prefill ---------------------------------------------------------------------------------
 
-    def _prefill(self, draft: _Draft, now: float) -> None:
+    def _prefill(self, draft: Draft, now: float) -> None:
         """Add prefill rows within what is left of the step."""
+        self._full = False
         if not self.waiting and all(job.decoding for job in self.active):
             return  # the usual case while answers are written
         self._admit_followers(now, draft)
         limit = self._limits.decode_step_s if draft.rows else self._limits.step_s
         least = self._least(draft)
-        full = False  # once a job cannot be admitted, no later one may take the room it waits for
         for job in self._prefill_order(now):
-            if full and job.sequence is None:
-                continue
+            if self._full and job.sequence is None:
+                continue  # once a job cannot be admitted, no later one may take the room it waits for
             if draft.tokens >= self._budget(draft, job, least, limit):
                 break
             if job.sequence is None:
                 if self._leader(job) is not None:
                     continue
                 if not self._admit(job, now, draft):
-                    full = True
+                    self._full = True
                     continue
             budget = self._budget(draft, job, least, limit)
             self._fill_tile(draft, job, budget)
@@ -220,7 +214,7 @@ class Scheduler:
                 break
             self._add_row(draft, job, count)
 
-    def _fill_tile(self, draft: _Draft, job: Job, budget: int) -> None:
+    def _fill_tile(self, draft: Draft, job: Job, budget: int) -> None:
         """Compute some cached tokens of a job again, where a step of a whole tile is faster than a smaller one.
 
         Below a tile, attention costs per row and context: on some CPUs a step of 36 rows takes twice as long as one of
@@ -240,14 +234,14 @@ class Scheduler:
             job.computed = length
             job.cached = min(job.cached, length)
 
-    def _least(self, draft: _Draft) -> int:
+    def _least(self, draft: Draft) -> int:
         """Tokens that a step with prefill has in any case, if there are as many, its decode rows included."""
         # Over a long context, one row more than a tile costs as much as a whole tile more.
         deep = any(job.computed >= DEEP and not job.decoding for job in self.active)
         least = max(MIN_CHUNK, draft.tokens + MIN_CHUNK // 2) if deep else draft.tokens + MIN_CHUNK
         return min(least, self._info.batch_tokens)
 
-    def _budget(self, draft: _Draft, job: Job, least: int, limit: float) -> int:
+    def _budget(self, draft: Draft, job: Job, least: int, limit: float) -> int:
         """Tokens the whole step may have when `job` goes on in it, what it has already included."""
         if not self.costs.known(MIN_CHUNK):
             return least  # measure once before trusting a large chunk
@@ -296,7 +290,7 @@ class Scheduler:
             return 0  # the quick look first: this runs for every waiting job in every step
         return min(common_prefix(lead.tokens, job.tokens), len(job.tokens) - 1, len(lead.tokens) - 1)
 
-    def _admit_followers(self, now: float, draft: _Draft) -> None:
+    def _admit_followers(self, now: float, draft: Draft) -> None:
         """Let those who waited for a prefix fork where it ends, before its leader goes on: windows forget behind it."""
         leaders = [job for job in self.active if job.computed and not job.decoding]
         for job in list(self.waiting) if leaders else ():
@@ -312,7 +306,7 @@ class Scheduler:
                 end = shared
         return end - job.computed
 
-    def _add_row(self, draft: _Draft, job: Job, count: int, guess: Sequence[int] = ()) -> None:
+    def _add_row(self, draft: Draft, job: Job, count: int, guess: Sequence[int] = ()) -> None:
         assert job.sequence is not None
         start = job.computed
         last = count == job.pending
@@ -323,8 +317,7 @@ class Scheduler:
             row = Row(job.sequence, start, tokens, job.sample, job.generated, guess, history, job.carry)
         else:
             row = Row(job.sequence, start, tokens)
-        draft.rows.append(row)
-        draft.jobs.append(job)
+        draft.add(job, row)
 
     def _guesses(self, decoding: list[Job]) -> dict[Job, Sequence[int]]:
         """Tokens to guess ahead, where no prompt waits for the rows and there is room."""
@@ -341,7 +334,7 @@ class Scheduler:
 
     # -- admission and suspension ------------------------------------------------------------------
 
-    def _admit(self, job: Job, now: float, draft: _Draft) -> bool:
+    def _admit(self, job: Job, now: float, draft: Draft) -> bool:
         """Give a waiting job a sequence, from lower priorities if need be, when its tokens fit beside the others'."""
         while not self._fits(job):
             lowest = self._lowest() if self.active else None
@@ -359,10 +352,15 @@ class Scheduler:
     def _fits(self, job: Job) -> bool:
         if len(self.active) >= self._limits.max_running or not self.cache.free_sequences:
             return False
-        promised = sum(other.pending + min(HEADROOM, other.remaining) for other in self.active)
+        promised = sum(self._lacking(other) + min(HEADROOM, other.remaining) for other in self.active)
         headroom = min(HEADROOM, job.remaining) if self.active else 1
         need = len(job.tokens) - self.cache.held_running(job.tokens, job.key) + headroom
         return need <= self._info.capacity - self.cache.running_cells - promised
+
+    def _lacking(self, job: Job) -> int:
+        """Tokens of a running job that have no cells yet: those of rows in this step have."""
+        assert job.sequence is not None
+        return max(0, len(job.tokens) - self.cache.length(job.sequence))
 
     def _lowest(self) -> Job:
         """The first to give way: of the lowest priority the latest."""
@@ -374,7 +372,7 @@ class Scheduler:
         self._release(job, keep=True)
         job.suspensions += 1
         self.suspended += 1
-        self.waiting.append(job)
+        self._queue(job)
         return job
 
     def _make_room(self, refused: Iterable[Job]) -> list[Broken]:

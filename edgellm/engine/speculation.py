@@ -60,6 +60,7 @@ class Guesses:
         self.unasked = 0  # steps since the draft model was asked
         self.tokens: Sequence[int] = ()
         self.kind = 0  # index into _PRIORS
+        self.matched = 0  # tokens that speak for it
         self.used = 0  # tokens of it that went into the step
 
 
@@ -93,12 +94,11 @@ class Speculator:
             return {}
         chosen: dict[Job, Sequence[int]] = {}
         rows, expected = len(jobs), float(len(jobs))
-        exact = self.info.batch_tokens if self._mode == "always" else self.info.exact_cells - placed
         for job in jobs:
             if not job.drafts:
                 continue
             guesses = self._look(job)
-            room = min(self.info.max_outputs, self.info.batch_tokens, exact) - rows
+            room = self._room_for(rows, placed)
             if room > 0 and (guesses.tokens or self.model):
                 count, gain = self._chosen(job, guesses, rows, expected, room)
                 if count:
@@ -106,6 +106,27 @@ class Speculator:
                     guesses.used = count
                     rows, expected = rows + count, expected + gain
         return chosen
+
+    def will_guess(self, jobs: Sequence[Job], placed: int = 0) -> bool:
+        """Whether a guess should join the step after the one in flight, as far as can be told before that has drawn.
+
+        If that draws what is expected, what is expected behind it has one token more to speak for it. A draft model
+        reads every token, so that it is always waited for.
+        """
+        if not self.enabled:
+            return False
+        rows = len(jobs)
+        for job in jobs:
+            if not job.drafts:
+                continue
+            if self.model is not None:
+                return True
+            standing = job.guesses is not None and job.guesses.tokens
+            guesses = job.guesses if standing and job.guesses is not None else self._look(job)
+            most = min(len(guesses.tokens) - 1, self._room_for(rows, placed))
+            if most > 0 and self._worth(guesses, _kind(guesses.matched + 1), most, rows, float(rows))[0]:
+                return True
+        return False
 
     def withdraw(self, jobs: Iterable[Job]) -> None:
         """These guesses did not go into the step after all."""
@@ -136,8 +157,8 @@ class Speculator:
         if job.guesses is None:
             job.guesses = Guesses(self.proposer())
         guesses = job.guesses
-        guesses.tokens, matched = guesses.proposer.propose(job.tokens, self._room(job))
-        guesses.kind = max((i for i, (least, _) in enumerate(_PRIORS) if matched >= least), default=0)
+        guesses.tokens, guesses.matched = guesses.proposer.propose(job.tokens, self._room(job))
+        guesses.kind = _kind(guesses.matched)
         guesses.used = 0
         return guesses
 
@@ -153,6 +174,11 @@ class Speculator:
         guesses.tokens, guesses.kind, guesses.unasked = self.model.propose(job, max(1, count)), _MODEL, 0
         found = min(count, len(guesses.tokens))
         return found, gain if found else 0.0
+
+    def _room_for(self, rows: int, placed: int) -> int:
+        """Guessed tokens that a step of `rows` rows may take, with `placed` cells of KV used so far."""
+        exact = self.info.batch_tokens if self._mode == "always" else self.info.exact_cells - placed
+        return min(self.info.max_outputs, self.info.batch_tokens, exact) - rows
 
     def _room(self, job: Job) -> int:
         return min(self.info.draft_tokens, job.remaining - 1, self.info.context - len(job.tokens) - 1)
@@ -176,3 +202,8 @@ class Speculator:
             if (expected + gain) / seconds > best:
                 best, best_count, best_gain = (expected + gain) / seconds, count, gain
         return best_count, best_gain
+
+
+def _kind(matched: int) -> int:
+    """Of a guess that so many equal tokens speak for."""
+    return max((i for i, (least, _) in enumerate(_PRIORS) if matched >= least), default=0)

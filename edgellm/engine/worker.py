@@ -175,7 +175,7 @@ class Worker:
                 why = WorkerDied(f"the engine failed ({type(error).__name__})", hint=_logs(self._model))
                 self._emit(core.fail_all(why))
                 raise
-            self._emit(emitted, core.step_seconds)
+            self._emit(emitted, core.pipeline.step_seconds)
 
     def _emit(self, events: list[Emission], next_s: float = 0.0) -> None:
         """Send, or hold text back for a moment. The next step is expected to take `next_s` seconds."""
@@ -254,11 +254,12 @@ class Worker:
         core = self._core
         if core is None:
             return Heartbeat(0, 0.0, 0.0, 0, 0, 0)
-        scheduler, started = core.scheduler, core.step_started
+        scheduler, steps = core.scheduler, core.pipeline
+        started = steps.step_started
         return Heartbeat(
-            step=core.steps,
+            step=steps.steps,
             step_age_s=time.monotonic() - started if started else 0.0,
-            step_predicted_s=core.step_predicted,
+            step_predicted_s=steps.step_predicted,
             running=len(scheduler.active),
             waiting=len(scheduler.waiting) + len(self._preparing),
             kv_used=scheduler.cache.used,

@@ -47,7 +47,7 @@ class Engine:
 # that sees everything; others are tiny, with random weights.
 LAYERS = {"torch-smollm2": 2, "torch-gemma3": 6}
 TINY_MODELS = {"torch-tiny-gemma3": ("gemma3", "Q4_K"), "torch-tiny-deepseek2": ("deepseek2", "Q8_0")}
-ENGINES = ("fake", "fake-windowed", "llamacpp-smollm2", "llamacpp-gemma3", "torch-smollm2", *TINY_MODELS)
+ENGINES = ("fake", "fake-windowed", "fake-ahead", "llamacpp-smollm2", "llamacpp-gemma3", "torch-smollm2", *TINY_MODELS)
 SLOW_ENGINES = ("torch-gemma3",)
 
 
@@ -64,7 +64,8 @@ def tiny_model(name: str, folder: Path) -> Path:
 def open_engine(name: str, path: Path) -> Engine:
     """`path` is a model for the engine; the fake makes its own in that folder."""
     if name.startswith("fake"):
-        plugin = FakePlugin(FakeBehaviour(window=32 if name == "fake-windowed" else 0))
+        windowed, ahead = name == "fake-windowed", name == "fake-ahead"
+        plugin = FakePlugin(FakeBehaviour(window=32 if windowed else 0, depth=2 if ahead else 1))
         return Engine(name, plugin, fake_model(path))
     if name.startswith("torch"):
         from edgellm_torch.plugin import TorchPlugin

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import pytest
 from fake_runner import FakeBehaviour, FakeRunner, FakeTokenizer
 
-from edgellm.contracts.engine import Placement, Row
+from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import (
     ChoiceDone,
     Event,
@@ -31,8 +31,19 @@ from edgellm.errors import GenerationFailed, WorkerDied
 ROOM = Placement(context=256, capacity=512, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
 
 
+@pytest.fixture(autouse=True, params=[1, 2])
+def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Steps in flight."""
+    monkeypatch.setattr(Depth, "steps", request.param)
+    return int(request.param)
+
+
+class Depth:
+    steps = 1
+
+
 def core(behaviour: FakeBehaviour | None = None, limits: Limits | None = None) -> tuple[EngineCore, FakeRunner]:
-    runner = FakeRunner(ROOM, behaviour)
+    runner = FakeRunner(ROOM, msgspec.structs.replace(behaviour or FakeBehaviour(), depth=Depth.steps))
     made = EngineCore("fake", runner, FakeTokenizer(), limits=limits)
     made.warm_up()
     return made, runner
@@ -188,24 +199,26 @@ def test_giving_up_fails_everyone_once() -> None:
     assert made.fail_all(WorkerDied("again")) == []
 
 
-def test_after_an_engine_failure_nothing_of_the_failed_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["submit", "collect"])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_after_an_engine_failure_nothing_of_the_steps_in_flight_is_kept(
+    where: Literal["submit", "collect"], steps: int
+) -> None:
     """A step that fails may have run for some of its rows: what their sequences hold is unknown."""
     made, runner = core()
-    made.add(request("a", max_tokens=5), [i % 200 for i in range(150)])
-    made.step()
-    whole = runner.submit
-
-    def fail(rows: Sequence[Row]) -> object:
-        whole(rows)
-        raise GenerationFailed("half of it ran")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "submit", fail)
-        with pytest.raises(GenerationFailed):
-            made.step()
-    made.fail_all(GenerationFailed("half of it ran"))
-    assert made.step_started == 0.0, "or the daemon would take it for a step that never ends"
-    events = run(made, *made.add(request("b", max_tokens=5), [i % 200 for i in range(150)]))["b"]
+    for name in ("a", "b"):
+        made.add(request(name, max_tokens=30), [(i + len(name)) % 200 for i in range(50)])
+    for _ in range(steps):
+        made.step()
+    runner.failing = where
+    with pytest.raises(GenerationFailed):
+        made.step()
+    failed = made.fail_all(GenerationFailed("half of it ran"))
+    assert sorted(name for name, _ in failed) == ["a", "b"]
+    assert made.idle
+    assert made.pipeline.step_started == 0.0, "or the daemon would take it for a step that never ends"
+    assert runner.used == made.scheduler.cache.used == 0
+    events = run(made, *made.add(request("c", max_tokens=5), [(i + 1) % 200 for i in range(50)]))["c"]
     assert last(events).usage.cached_tokens == 0
     assert runner.used == made.scheduler.cache.used
 
@@ -273,13 +286,16 @@ def test_log_probabilities_come_with_the_text_one_for_each_token() -> None:
 
 
 def test_a_cancelled_request_takes_all_its_choices_along() -> None:
-    made, _ = core()
+    made, runner = core()
     made.add(request(n=4), list(range(60)))
     for _ in range(3):
         made.step()
     made.cancel("r")
+    if not made.idle:
+        assert made.step() == [], "a step was still in flight"
     assert made.idle
     assert made.step() == []
+    assert runner.used == made.scheduler.cache.used
 
 
 def test_one_choice_that_breaks_fails_its_request_once() -> None:
@@ -288,9 +304,9 @@ def test_one_choice_that_breaks_fails_its_request_once() -> None:
     for _ in range(4):
         made.step()
     runner.broken = {made.scheduler.active[1].sequence or 0}
-    events = made.step()
-    assert [type(event) for _, event in events if not isinstance(event, TextDelta)] == [Failed]
-    assert made.idle
+    events = run(made)["r"]
+    assert [type(event) for event in events if not isinstance(event, TextDelta)] == [Failed]
+    assert runner.used == made.scheduler.cache.used
 
 
 def test_text_that_repeats_is_guessed_and_the_answer_says_so() -> None:

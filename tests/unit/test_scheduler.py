@@ -2,130 +2,20 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-
 import msgspec
 import pytest
-from fake_runner import FakeBehaviour, FakeRunner
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from fake_runner import FakeBehaviour
+from scheduling import Bench, alone, placement, tokens
 
-from edgellm.contracts.engine import Placement, Row, SampleSpec
-from edgellm.engine.costs import StepCosts
-from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
-from edgellm.engine.scheduler import Broken, Drawn, Scheduler
 
-GREEDY = SampleSpec(temperature=0.0, top_k=0, top_p=1.0, seed=0)
-
-
-SMALL = Placement(context=256, capacity=512, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
+ONE_BY_ONE = pytest.mark.parametrize("depth", [1], indirect=True)  # where single steps are looked at
 
 
-def placement(**changes: int) -> Placement:
-    return msgspec.structs.replace(SMALL, **changes)
-
-
-class Bench:
-    """A scheduler on a fake runner with a clock of its own: every step takes `tokens` milliseconds."""
-
-    def __init__(
-        self,
-        where: Placement | None = None,
-        behaviour: FakeBehaviour | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        self.runner = FakeRunner(where or placement(), behaviour)
-        costs = StepCosts()
-        for tokens in (1, 8, 64, 512):
-            costs.observe(tokens, tokens / 1000)
-        self.scheduler = Scheduler(self.runner.info, self.runner, limits or Limits(), costs)
-        self.now = 0.0
-        self.guessing = False
-        self.done: dict[str, list[int]] = {}
-        self.broken: dict[str, str] = {}
-        self.order: list[str] = []  # of first tokens
-
-    def add(self, name: str, prompt: Sequence[int], count: int, **options: object) -> Job:
-        job = Job(name, prompt, GREEDY, count, arrived=self.now, **options)  # type: ignore[arg-type]
-        self.scheduler.add(job)
-        return job
-
-    def step(self) -> bool:
-        step = self.scheduler.plan(self.now)
-        if step is None:
-            return False
-        results = self.runner.collect(self.runner.submit(step.rows))
-        self.now += step.tokens / 1000
-        for outcome in self.scheduler.commit(step, results, self.now, self.seconds(step.tokens)):
-            if isinstance(outcome, Broken):
-                self.broken[outcome.job.id] = outcome.reason
-                self.scheduler.remove(outcome.job, keep=False)
-            else:
-                self.take(outcome)
-        assert self.scheduler.cache.used == self.runner.used, "the ledger must balance"
-        return True
-
-    def seconds(self, count: int) -> float:
-        return 0.001 if self.guessing else count / 1000
-
-    def take(self, drawn: Drawn) -> None:
-        job = drawn.job
-        if job.generated == 1:
-            self.order.append(job.id)
-        if job.generated == job.max_tokens and job.id not in self.done:  # several may have been drawn at once
-            self.done[job.id] = job.tokens[job.prompt_length :]
-            self.scheduler.remove(job)
-
-    def guess(self) -> None:
-        """Jobs guess ahead from now on, sometimes rightly; rows are free, so that it always pays."""
-        self.guessing = True
-        for count in (1, 16):
-            self.scheduler.decode_costs.observe(count, self.seconds(count))
-        self.scheduler.speculator.proposer = Guesser
-
-    def run(self, limit: int = 2000) -> None:
-        for _ in range(limit):
-            if not self.step():
-                assert self.scheduler.idle, "jobs are left and nothing runs"
-                return
-        raise AssertionError("does not end")
-
-    @property
-    def prefilled(self) -> int:
-        return sum(len(row.tokens) for step in self.runner.steps for row in step if len(row.tokens) > 1)
-
-
-class Guesser:
-    """Knows the answer, and now and then pretends not to."""
-
-    def __init__(self) -> None:
-        self.numbers = random.Random(5)
-
-    def propose(self, tokens: list[int], most: int) -> tuple[list[int], int]:
-        if most <= 0:
-            return [], 0
-        runner = FakeRunner(placement(max_sequences=1, context=512, batch_tokens=512))
-        guess: list[int] = []
-        for _ in range(most):
-            (result,) = runner.collect(runner.submit([Row(0, 0, [*tokens, *guess], GREEDY)]))
-            runner.free(0)
-            guess.append(result.tokens[0] if self.numbers.random() < 0.8 else 33)
-        return guess, 20
-
-
-def alone(prompt: Sequence[int], count: int, behaviour: FakeBehaviour | None = None) -> list[int]:
-    """What the model answers with nobody else about and nothing cached."""
-    bench = Bench(placement(max_sequences=1, context=512), behaviour)
-    bench.add("x", prompt, count)
-    bench.run()
-    return bench.done["x"]
-
-
-def tokens(count: int, start: int = 0) -> list[int]:
-    return [(start + i) % 251 for i in range(count)]
+@pytest.fixture(autouse=True, params=[1, 2])
+def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(Bench, "depth", request.param)
+    return int(request.param)
 
 
 def test_a_long_prompt_goes_in_chunks_and_the_answer_is_right() -> None:
@@ -146,6 +36,7 @@ def test_decoding_jobs_run_in_every_step_while_a_prompt_is_prefilled() -> None:
     assert bench.done["reader"] == alone(tokens(10), 30)
 
 
+@ONE_BY_ONE
 def test_steps_stay_within_their_time() -> None:
     """At a millisecond per token: 100 tokens while someone reads, 150 otherwise, never less than 64."""
     bench = Bench(
@@ -166,6 +57,7 @@ def test_steps_stay_within_their_time() -> None:
     assert sum(len(row.tokens) for row in tight.runner.steps[-1]) == 64
 
 
+@ONE_BY_ONE
 def test_steps_over_a_long_context_are_whole_tiles() -> None:
     limits = Limits(step_s=0.15, decode_step_s=0.01)
     bench = Bench(placement(batch_tokens=512, capacity=4096, context=2048), limits=limits)
@@ -207,6 +99,7 @@ def test_priority_comes_before_arrival_and_takes_room_from_lower_ones() -> None:
         bench.step()
     bench.add("high", tokens(60, 99), 20, priority=0)
     bench.step()
+    bench.step()  # the first may have been on its way
     assert any(job.sequence is None for job in low)
     bench.run()
     assert [job.id for job in low if job.suspensions] == ["low2"]
@@ -381,95 +274,3 @@ def test_no_guess_where_a_prompt_waits_for_the_rows() -> None:
     while not bench.order or bench.order[-1] != "long":
         bench.step()
         assert not any(row.draft for row in bench.runner.steps[-1])
-
-
-class SchedulerMachine(RuleBasedStateMachine):
-    """Random arrivals, cancels, refusals, breaks in a small pool. Everyone ends once, nothing leaks, text is right."""
-
-    behaviour = FakeBehaviour()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bench = Bench(
-            placement(capacity=320, max_sequences=6), self.behaviour, limits=Limits(idle_cells=80, parked_bytes=1600)
-        )
-        self.jobs: dict[str, Job] = {}
-        self.cancelled: set[str] = set()
-        self.count = 0
-        self.bench.guess()
-
-    @rule(
-        family=st.integers(0, 2),
-        shared=st.integers(1, 120),
-        own=st.integers(0, 60),
-        answer=st.integers(1, 40),
-        priority=st.integers(0, 1),
-        key=st.sampled_from(["", "k"]),
-    )
-    def arrive(self, family: int, shared: int, own: int, answer: int, priority: int, key: str) -> None:
-        name = f"j{self.count}"
-        self.count += 1
-        prompt = tokens(shared, 70 * family) + tokens(own, self.count)
-        self.jobs[name] = self.bench.add(name, prompt, answer, priority=priority, key=key)
-
-    @rule(steps=st.integers(1, 12))
-    def work(self, steps: int) -> None:
-        for _ in range(steps):
-            self.bench.step()
-
-    @precondition(lambda self: self.open())
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(self.open()))
-        self.bench.scheduler.remove(self.jobs[name])
-        self.cancelled.add(name)
-
-    @rule()
-    def refuse(self) -> None:
-        self.bench.runner.refusals = 1
-
-    @precondition(lambda self: self.bench.scheduler.active)
-    @rule(data=st.data())
-    def break_one(self, data: st.DataObject) -> None:
-        job = data.draw(st.sampled_from(self.bench.scheduler.active))
-        assert job.sequence is not None
-        self.bench.runner.broken = {job.sequence}
-
-    def open(self) -> list[str]:
-        ended = self.bench.done.keys() | self.bench.broken.keys() | self.cancelled
-        return [name for name in self.jobs if name not in ended]
-
-    @invariant()
-    def books_balance(self) -> None:
-        scheduler = self.bench.scheduler
-        assert scheduler.cache.used == self.bench.runner.used <= 320
-        assert scheduler.cache.parked_bytes <= 1600
-        here = [job.id for job in scheduler.active + scheduler.waiting]
-        assert sorted(here) == sorted(self.open())
-        sequences = [job.sequence for job in scheduler.active]
-        assert len(set(sequences)) == len(sequences)
-
-    def teardown(self) -> None:
-        self.bench.runner.broken = set()
-        self.bench.runner.refusals = 0
-        self.bench.run(5000)
-        assert not self.open()
-        for name, text in self.bench.done.items():
-            job = self.jobs[name]
-            assert text == alone(job.tokens[: job.prompt_length], job.max_tokens)
-        cache = self.bench.scheduler.cache
-        cache.let_go_all()
-        assert self.bench.runner.used == cache.used == 0
-        assert cache.free_sequences == 6
-
-
-class OrderedMachine(SchedulerMachine):
-    """The same where running sequences are laid out anew whenever another leaves."""
-
-    behaviour = FakeBehaviour(keeps_order=True)
-
-
-TestOrdered = OrderedMachine.TestCase
-TestOrdered.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
-TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -1,0 +1,311 @@
+"""Two steps in flight: what is planned ahead, what is not, and that nobody can tell from the text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from fake_runner import FakeBehaviour, FakeRunner, FakeTokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduling import Ahead, OneByOne, placement, tokens
+
+from edgellm.contracts.engine import PREVIOUS, Placement, Row
+from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Slid, TextDelta
+from edgellm.contracts.request import GenerateRequest, Sampling, Text
+from edgellm.engine.core import EngineCore
+from edgellm.engine.draft_model import DraftModel
+from edgellm.engine.limits import Limits
+from edgellm.engine.lookup import PromptLookup
+from edgellm.engine.prompt import EncodedPrompt
+
+ROOM = Placement(context=128, capacity=400, max_sequences=6, batch_tokens=64, threads=1, threads_batch=1)
+GREEDY = Sampling(temperature=0.0)
+
+
+def core(depth: int = 2, window: int = 0, limits: Limits | None = None) -> EngineCore:
+    runner = FakeRunner(ROOM, FakeBehaviour(depth=depth, window=window))
+    return EngineCore("fake", runner, FakeTokenizer(), limits=limits or Limits(drafts="off"))
+
+
+def steps(made: EngineCore) -> list[tuple[Row, ...]]:
+    runner = made._runner
+    assert isinstance(runner, FakeRunner)
+    return runner.steps
+
+
+def ahead(step: Sequence[Row]) -> bool:
+    return any(row.tokens == (PREVIOUS,) for row in step)
+
+
+def request(name: str, **fields: object) -> GenerateRequest:
+    told: dict[str, object] = {"max_tokens": 20, "sampling": GREEDY}
+    return GenerateRequest(id=name, model="fake", prompt=Text("unused"), **(told | fields))  # type: ignore[arg-type]
+
+
+def run(made: EngineCore) -> dict[str, list[Event]]:
+    events: dict[str, list[Event]] = {}
+    while not made.idle:
+        for name, event in made.step():
+            events.setdefault(name, []).append(event)
+    return events
+
+
+def text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+# -- what is planned ahead -----------------------------------------------------------------------------
+
+
+def test_every_token_after_the_first_is_planned_ahead_and_none_too_many() -> None:
+    made = core()
+    made.add(request("a"), list(range(10)))
+    made.add(request("b", max_tokens=7), list(range(50, 60)))
+    run(made)
+    assert [ahead(step) for step in steps(made)] == [False] + [True] * 19
+    assert [len(step) for step in steps(made)] == [2] * 7 + [1] * 13, "no row for who certainly has its last token"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.0, repeat_penalty=1.1),
+        Sampling(temperature=0.7, dry_multiplier=0.5, seed=1),
+        Sampling(mirostat=2, seed=1),
+    ],
+)
+def test_samplers_that_need_the_token_before_wait_for_it(sampling: Sampling) -> None:
+    made = core()
+    made.add(request("a", sampling=sampling), list(range(10)))
+    made.add(request("b"), list(range(50, 60)))
+    run(made)
+    assert not any(ahead(step) for step in steps(made))
+
+
+def test_who_waits_for_room_does_not_hold_it_up_and_who_can_be_admitted_is() -> None:
+    made = core(limits=Limits(drafts="off", max_running=2))
+    for number in range(2):
+        made.add(request(str(number), max_tokens=30), list(range(10 * number, 10 * number + 10)))
+    for _ in range(3):
+        made.step()
+    made.add(request("third"), list(range(80, 90)))
+    before = len(steps(made))
+    for _ in range(6):
+        made.step()
+    assert [ahead(step) for step in steps(made)[before:]].count(False) == 1, "one look whether it can be admitted"
+    assert len(made.scheduler.waiting) == 1
+    made.cancel("0")
+    for _ in range(3):
+        made.step()
+    assert not made.scheduler.waiting
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_guesses_that_pay_come_before_steps_ahead(window: int) -> None:
+    """A text that goes round in circles, where rows are free: a guess is made one step later at most."""
+    found = {}
+    for kind in (OneByOne, Ahead):
+        bench = kind(behaviour=FakeBehaviour(window=window))
+        bench.guess()
+        bench.scheduler.speculator.proposer = PromptLookup
+        job = bench.add("a", tokens(10), 180)
+        bench.run()
+        found[kind] = (len(bench.runner.steps), job.accepted)
+        assert (bench.ahead > 5) is (kind is Ahead)
+    assert found[OneByOne][1] > 90
+    assert found[Ahead][1] >= found[OneByOne][1] - 3
+    assert found[Ahead][0] <= found[OneByOne][0] + 3
+
+
+def test_a_draft_model_is_waited_for() -> None:
+    bench = Ahead()
+    bench.scheduler.speculator.model = DraftModel(FakeRunner(placement()))
+    bench.add("a", tokens(10), 20)
+    bench.run()
+    assert bench.ahead == 0
+
+
+def test_a_stop_string_is_noticed_one_step_later_and_its_row_is_dropped() -> None:
+    made = core()
+    made.add(request("a"), list(range(10)))
+    whole = text(run(made)["a"])
+    made = core()
+    made.add(request("a", stop=(whole[7:10],)), list(range(10)))
+    events = run(made)["a"]
+    assert ChoiceDone("stop") in events
+    assert text(events) == whole[: whole.index(whole[7:10])]
+    assert len(steps(made)) == whole.index(whole[7:10]) + 3 + 1
+    # What the dropped row computed is the answer's own last token: the next turn starts from it.
+    turn = [*range(10), *whole[: whole.index(whole[7:10]) + 3].encode()]
+    made.add(request("b"), [*turn, 200])
+    found = run(made)["b"]
+    assert isinstance(found[-1], Finished)
+    assert found[-1].usage.cached_tokens == len(turn)
+
+
+# -- what is learned -----------------------------------------------------------------------------------
+
+
+class Device(FakeRunner):
+    """Takes its steps one after the other, `step_s` seconds each, while the host goes on."""
+
+    step_s = 0.02
+
+    def __init__(self) -> None:
+        super().__init__(ROOM, FakeBehaviour(depth=2))
+        self.free_at = 0.0
+        self.ends: dict[int, float] = {}
+
+    def submit(self, rows: Sequence[Row]) -> object:
+        ticket = super().submit(rows)
+        self.free_at = max(time.monotonic(), self.free_at) + self.step_s
+        self.ends[id(ticket)] = self.free_at
+        return ticket
+
+    def collect(self, ticket: object) -> list:  # type: ignore[type-arg]
+        time.sleep(max(0.0, self.ends[id(ticket)] - time.monotonic()))
+        return super().collect(ticket)
+
+
+def test_the_host_works_while_the_device_does_and_steps_cost_what_the_device_took() -> None:
+    device = Device()
+    made = EngineCore("fake", device, FakeTokenizer(), limits=Limits(drafts="off"))
+    made.add(request("a", max_tokens=25), list(range(10)))
+    made.step()
+    began, shown = time.monotonic(), made.pipeline.step_started
+    for _ in range(20):
+        assert made.pipeline.step_started > 0, "the next is running already"
+        time.sleep(0.01)
+        made.step()
+    took = time.monotonic() - began
+    assert took < 20 * (device.step_s + 0.01) - 0.1, "text is made while the next step runs"
+    assert made.pipeline.step_started > shown
+    assert made.scheduler.costs.predict(1) == pytest.approx(device.step_s, rel=0.3)
+    run(made)
+    assert made.pipeline.step_started == 0
+    assert made.pipeline.steps == 25
+
+
+# -- nobody can tell -----------------------------------------------------------------------------------
+
+
+class Ask(NamedTuple):
+    """A request some steps after the one before, and when it is cancelled, if it is."""
+
+    prompt: int
+    shared: bool
+    sampling: Sampling
+    tokens: int
+    wait: int
+    choices: int
+    stop: str
+    sliding: bool
+    priority: int
+    cancel: int | None
+
+
+SAMPLINGS = [
+    GREEDY,
+    Sampling(temperature=1.0, seed=3),
+    Sampling(temperature=1.0, seed=3, top_k=5, min_p=0.05),
+    Sampling(temperature=0.0, repeat_penalty=1.2),
+    Sampling(mirostat=2, seed=9),
+]
+ASKS = st.builds(
+    Ask,
+    st.integers(1, 90),
+    st.booleans(),
+    st.sampled_from(SAMPLINGS),
+    st.integers(1, 40),
+    st.integers(0, 9),
+    st.sampled_from([1, 1, 1, 2]),
+    st.sampled_from(["", "", "e", "th"]),
+    st.booleans(),
+    st.integers(0, 1),
+    st.sampled_from([None, None, None, 0, 3, 9]),
+)
+
+
+def prompt_of(ask: Ask) -> EncodedPrompt:
+    start = 0 if ask.shared else ask.prompt
+    return EncodedPrompt([(start + i) % 250 for i in range(ask.prompt)], keep=min(8, ask.prompt))
+
+
+def request_of(name: str, ask: Ask) -> GenerateRequest:
+    return request(
+        name,
+        sampling=ask.sampling,
+        max_tokens=(3 if ask.sliding else 1) * ask.tokens,
+        n=ask.choices,
+        stop=(ask.stop,) if ask.stop else (),
+        sliding=ask.sliding,
+        priority=ask.priority,
+    )
+
+
+def said(events: list[Event]) -> list[Event]:
+    """What a client sees, but for the times, and where text was cut into pieces."""
+    texts = ["".join(e.text for e in events if isinstance(e, TextDelta) and e.choice == n) for n in range(2)]
+    ends = [(e.choice, e.reason) for e in events if isinstance(e, ChoiceDone)]
+    slid = [e for e in events if isinstance(e, Slid)]
+    (last,) = (e.usage.completion_tokens for e in events if isinstance(e, Finished))
+    return [*texts, sorted(ends), slid, last]  # type: ignore[list-item]
+
+
+def crowd(made: EngineCore, asks: list[Ask]) -> dict[str, list[Event]]:
+    events: dict[str, list[Event]] = {}
+    cancels: dict[str, int] = {}
+
+    def step() -> None:
+        for name, event in made.step():
+            events.setdefault(name, []).append(event)
+        for name in list(cancels):
+            cancels[name] -= 1
+            if cancels[name] < 0:
+                del cancels[name]
+                made.cancel(name)
+
+    for number, ask in enumerate(asks):
+        for _ in range(ask.wait):
+            step()
+        assert made.add(request_of(str(number), ask), prompt_of(ask)) == []
+        if ask.cancel is not None:
+            cancels[str(number)] = ask.cancel
+    for _ in range(3000):
+        if made.idle:
+            return events
+        step()
+    raise AssertionError("does not end")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(ASKS, min_size=1, max_size=7),
+    st.sampled_from([0, 16]),
+    st.sampled_from(["off", "auto"]),
+    st.integers(0, 2),
+)
+def test_text_is_the_same_to_the_byte(asks: list[Ask], window: int, drafts: str, refusals: int) -> None:
+    limits = Limits(drafts=drafts, parked_bytes=2000, max_running=5)  # type: ignore[arg-type]
+    made = core(2, window, limits)
+    for rows in (1, 16):
+        made.scheduler.decode_costs.observe(rows, 0.001)  # guesses pay
+    runner = made._runner
+    assert isinstance(runner, FakeRunner)
+    runner.refusals = refusals
+    events = crowd(made, asks)
+    for number, ask in enumerate(asks):
+        found = events.get(str(number), [])
+        ends = [event for event in found if isinstance(event, Finished | Failed)]
+        assert len(ends) == 1 if ask.cancel is None else len(ends) <= 1
+        assert not ends or found[-1] is ends[0]
+        if ends and isinstance(ends[0], Finished):
+            alone = crowd(core(1, window), [ask._replace(cancel=None, wait=0)])
+            assert said(found) == said(alone["0"])
+    cache = made.scheduler.cache
+    cache.let_go_all()
+    assert runner.used == cache.used == 0
+    assert cache.free_sequences == ROOM.max_sequences
