@@ -269,7 +269,8 @@ def _deepseek_lite(dims: Dims) -> tuple[_Keys, list[_Tensor]]:
     return _deepseek(dims._replace(layers=26), {}, lite=True)
 
 
-FAMILIES: dict[str, tuple[str, Callable[[Dims], tuple[_Keys, list[_Tensor]]]]] = {
+Families = dict[str, tuple[str, Callable[[Dims], tuple[_Keys, list[_Tensor]]]]]
+FAMILIES: Families = {
     "llama": ("llama", _llama),
     "mistral": ("llama", _mistral),
     "mixtral": ("llama", _mixtral),
@@ -293,12 +294,13 @@ def write(
     vectors: dict[str, Floats] | None = None,
     dims: Dims | None = None,
     part: int = 0,
+    families: Families = FAMILIES,
 ) -> Pair:
     """The family's tiny model with matrices of type `kind`. `keys` and `vectors` are added, or replace its own.
 
     `part`: tensors in a file of the quantised model, which then has several; the first of them is named.
     """
-    architecture, make = FAMILIES[family]
+    architecture, make = families[family]
     said, tensors = make(dims or Dims())
     seed = int.from_bytes(hashlib.sha256(f"{family} {kind}".encode()).digest()[:4], "little")
     numbers = np.random.default_rng(seed)
@@ -362,7 +364,7 @@ def _add(writers: Sequence[gguf.GGUFWriter], numbers: np.random.Generator, kind:
 
 def _add_keys(writer: gguf.GGUFWriter, architecture: str, keys: _Keys) -> None:
     for name, value in keys.items():
-        full = f"{architecture}.{name}"
+        full = name if name.startswith("tokenizer.") else f"{architecture}.{name}"
         if isinstance(value, bool):
             writer.add_bool(full, value)
         elif isinstance(value, int):

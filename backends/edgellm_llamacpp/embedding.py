@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgellm.contracts.embedding import EmbedderInfo
+from edgellm.contracts.embedding import FOR_EMBEDDINGS, NOT_POOLED, EmbedderInfo
 from edgellm.contracts.engine import Placement, Row
 from edgellm.errors import GenerationFailed, LoadFailed
 from edgellm_llamacpp.batch import Batch
@@ -22,10 +22,7 @@ class LlamaCppEmbedder:
         api = self._api = lib.api
         pooling = api.llama_pooling_type(context.pointer)
         if pooling not in (api.LLAMA_POOLING_TYPE_MEAN, api.LLAMA_POOLING_TYPE_CLS, api.LLAMA_POOLING_TYPE_LAST):
-            raise LoadFailed(
-                "the file does not say how embeddings are pooled, or it is a model that ranks",
-                hint="take a file made for embeddings",
-            )
+            raise LoadFailed(NOT_POOLED, hint=FOR_EMBEDDINGS)
         self._log, self._context = lib.log, context
         # Encoders keep no memory of a text; decoders do, and it is emptied after each call.
         self._run = api.llama_decode if context.memory else api.llama_encode

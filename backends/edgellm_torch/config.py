@@ -1,5 +1,6 @@
-"""What a decoder is made of, as data: parts that name their tensors. An architecture's file puts them together, the
-loader reads the tensors they name, model.py runs them, costs.py counts them. No torch here.
+"""What a decoder or an encoder is made of, as data: parts that name their tensors. An architecture's file puts them
+together, the loader reads the tensors they name, model.py and encoder.py run them, costs.py and embedding_costs.py
+count them. No torch here.
 
 Sizes are in numbers; `rows` of a matrix are its outputs, `columns` its inputs.
 """
@@ -28,6 +29,15 @@ class Norm(msgspec.Struct, frozen=True):
     """RMS normalisation over `size` numbers."""
 
     weight: str
+    size: int
+    epsilon: float
+
+
+class LayerNorm(msgspec.Struct, frozen=True):
+    """Normalisation to mean 0 and variance 1 over `size` numbers; `bias` "": none is added."""
+
+    weight: str
+    bias: str
     size: int
     epsilon: float
 
@@ -172,14 +182,69 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({layer.attention.window for layer in self.layers}))
 
 
+class WholeText(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention over whole texts, of which nothing is kept: every token sees every other.
+
+    inputs      queries, keys and values: a matrix for each, or one that has them behind each other
+    size        of a head's query, key and value alike
+    alibi       the steepest of the heads' slopes is 2 ** -(alibi / heads); 0: none
+    """
+
+    heads: int
+    kv_heads: int
+    size: int
+    inputs: tuple[Linear, ...]
+    output: Linear
+    query_norm: LayerNorm | None = None
+    key_norm: LayerNorm | None = None
+    alibi: float = 0.0
+
+
+class Dense(msgspec.Struct, frozen=True):
+    """A feed-forward network of two matrices. `halves`: the first half of what `up` makes gates the second."""
+
+    up: Linear
+    down: Linear
+    activation: Activation = "gelu"
+    halves: bool = False
+
+
+class EncoderLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """y = norm(x + attention(x)), where there is a second norm y = second(x + y), then norm(y + feed(y))."""
+
+    attention: WholeText
+    attention_norm: LayerNorm
+    second_norm: LayerNorm | None = None
+    feed: Dense | Gated
+    feed_norm: LayerNorm
+
+
+class Encoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole model that reads whole texts.
+
+    positions   added to the embedding; types: the first of them, too
+    rope        turns the queries and keys of every layer
+    """
+
+    vocabulary: int
+    width: int
+    context: int  # longest text that there are positions for
+    embedding: Linear
+    positions: Linear | None
+    types: Linear | None
+    rope: Rope | None
+    norm: LayerNorm
+    layers: tuple[EncoderLayer, ...]
+
+
 def linears(part: Any) -> Iterator[Linear]:
     """Every matrix of a part and of the parts in it."""
     return (found for found in _walk(part) if isinstance(found, Linear))
 
 
-def norms(part: Any) -> Iterator[Norm]:
+def norms(part: Any) -> Iterator[Norm | LayerNorm]:
     """The same for norms."""
-    return (found for found in _walk(part) if isinstance(found, Norm))
+    return (found for found in _walk(part) if isinstance(found, Norm | LayerNorm))
 
 
 def vectors(part: Any) -> Iterator[tuple[str, int]]:
@@ -187,6 +252,8 @@ def vectors(part: Any) -> Iterator[tuple[str, int]]:
     for found in _walk(part):
         if isinstance(found, Linear) and found.bias:
             yield found.bias, found.rows
+        elif isinstance(found, LayerNorm) and found.bias:
+            yield found.bias, found.size
         elif isinstance(found, Experts) and found.correction:
             yield found.correction, found.router.rows
         elif isinstance(found, Rope) and found.factors:

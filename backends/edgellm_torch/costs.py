@@ -45,13 +45,24 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
         )
     parts = decoder(model)
     return CostModel(
-        weights=sum(_held(tensor.type, tensor.nbytes) for tensor in model.tensors),
+        weights=weights(model),
         kv=_kv(parts, kv_type),
-        process=PROCESS + parts.vocabulary * (WORD + MERGE * (model.metadata.get("tokenizer.ggml.model") == "gpt2")),
+        process=process(model, parts.vocabulary),
         activations=F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
         logits=F32_BYTES * parts.vocabulary,
         block=BLOCK,
     )
+
+
+def weights(model: ModelFile) -> int:
+    """Bytes of all tensors as planes."""
+    return sum(_held(tensor.type, tensor.nbytes) for tensor in model.tensors)
+
+
+def process(model: ModelFile, vocabulary: int) -> int:
+    """Bytes of interpreter, libraries and tokenizer."""
+    merges = model.metadata.get("tokenizer.ggml.model") == "gpt2"
+    return PROCESS + vocabulary * (WORD + MERGE * merges)
 
 
 def group_blocks(parts: Decoder, capacity: int, sequences: int, batch_tokens: int) -> list[int]:

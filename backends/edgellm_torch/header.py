@@ -10,7 +10,7 @@ from edgellm_kernels.blocks import BLOCKS
 from edgellm.contracts.engine import ModelFile, TensorInfo
 from edgellm.errors import LoadFailed
 from edgellm.formats.layers import layers as layer_memory
-from edgellm_torch.config import Attention, Experts, Gated, Linear, Norm, Rope
+from edgellm_torch.config import Attention, Experts, Gated, LayerNorm, Linear, Norm, Rope
 
 _LARGEST = 1 << 24  # of any size that a header may name
 _AGAIN = "the file is damaged or not what it says; pull the model again, or get it from elsewhere"
@@ -124,6 +124,12 @@ class Header:
     def norm(self, name: str, size: int) -> Norm:
         self._shaped(f"{name}.weight", (size,))
         return Norm(f"{name}.weight", size, self.real("attention.layer_norm_rms_epsilon", 1e-6))
+
+    def layer_norm(self, name: str, size: int) -> LayerNorm:
+        """`name`.weight, with `name`.bias where that is there."""
+        self._shaped(f"{name}.weight", (size,))
+        epsilon = self.real("attention.layer_norm_epsilon")
+        return LayerNorm(f"{name}.weight", self.vector(f"{name}.bias", size), size, epsilon)
 
     def vector(self, name: str, size: int) -> str:
         """The tensor's name, once its size is checked; "" where it is not there."""

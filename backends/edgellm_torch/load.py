@@ -20,7 +20,7 @@ from edgellm_torch.runner import TorchRunner
 
 def load(model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TorchRunner:
     """Raises LoadFailed, and InsufficientMemory where torch gets no more."""
-    _check(placement)
+    check(placement)
     parts = decoder(model)
     torch.set_num_threads(placement.threads)
     try:
@@ -43,7 +43,8 @@ def load(model: ModelFile, placement: Placement, progress: Callable[[float], Non
     return TorchRunner(whole, pool, kv, placement)
 
 
-def _check(placement: Placement) -> None:
+def check(placement: Placement) -> None:
+    """Raises LoadFailed for a room that makes no sense."""
     if placement.kv_type not in KV_TYPES:
         raise LoadFailed(f"the torch engine has no KV type {placement.kv_type}", hint="one of " + ", ".join(KV_TYPES))
     if placement.gpu_layers:

@@ -49,6 +49,14 @@ class Model:
         tokens, wanted: int64; `steps`: of each group of the KV. Keys and values are written on the way. A row's logits
         do not depend, to the last bit, on what other rows there are: every operation here keeps rows apart.
         """
+        x = self.states(tokens, kv, steps)
+        if not wanted.numel():
+            return None
+        logits = self.output(self.norm(x[wanted]))
+        return ops.soft_cap(logits, self.decoder.soft_cap) if self.decoder.soft_cap else logits
+
+    def states(self, tokens: Tensor, kv: KVMemory, steps: Sequence[Step]) -> Tensor:
+        """What the last layer makes of every row, before the last norm: float32 [rows, width]."""
         x = ops.embed(tokens, self.embedding)
         if self.decoder.embedding_scale != 1.0:
             x = x * self.decoder.embedding_scale
@@ -57,7 +65,4 @@ class Model:
             x = x + (block.attention_post(mixed) if block.attention_post else mixed)
             fed = block.feed(block.feed_norm(x))
             x = x + (block.feed_post(fed) if block.feed_post else fed)
-        if not wanted.numel():
-            return None
-        logits = self.output(self.norm(x[wanted]))
-        return ops.soft_cap(logits, self.decoder.soft_cap) if self.decoder.soft_cap else logits
+        return x

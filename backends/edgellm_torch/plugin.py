@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
 from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, TokenRunner, Unavailable
 from edgellm.contracts.kernels import KernelChoice, KernelReport
 from edgellm.errors import EdgeError, LoadFailed
+from edgellm.formats.summary import makes_embeddings
 
 _INSTALL = "pip install 'edgellm[torch]'"
 
@@ -43,8 +45,25 @@ class TorchPlugin:
 
         if not model.tensors:
             return "the file holds a vocabulary and no weights"
+        if makes_embeddings(model):
+            return f"this {model.architecture} model makes embeddings, not text"
         try:
             decoder(model)
+            return refusal(model)
+        except EdgeError as error:
+            return error.message
+
+    def embeds(self, model: ModelFile) -> str | None:
+        """From the header, too."""
+        from edgellm_torch.pooling import embedding_parts
+        from edgellm_torch.tokenizer import refusal
+
+        if not makes_embeddings(model):
+            return f"this {model.architecture} model is not made for embeddings"
+        if not model.tensors:
+            return "the file holds a vocabulary and no weights"
+        try:
+            embedding_parts(model)
             return refusal(model)
         except EdgeError as error:
             return error.message
@@ -60,6 +79,11 @@ class TorchPlugin:
 
         return cost_model(model, kv_type)
 
+    def embedding_cost(self, model: ModelFile, batch_tokens: int) -> CostModel:  # noqa: ARG002  # of each token
+        from edgellm_torch.embedding_costs import embedding_cost
+
+        return embedding_cost(model)
+
     def tokenizer(self, model: ModelFile) -> Tokenizer:
         """Raises BadModelFile for a vocabulary that is damaged or of another kind."""
         _require_library()
@@ -73,6 +97,14 @@ class TorchPlugin:
 
         return load(model, placement, progress)
 
+    def load_embedder(
+        self, model: ModelFile, placement: Placement, progress: Callable[[float], None]
+    ) -> EmbeddingRunner:
+        _require_library()
+        from edgellm_torch.load_embedder import load_embedder
+
+        return load_embedder(model, placement, progress)
+
 
 def _require_library() -> None:
     """Import torch; its threads do not spin for long while they wait ("Spinning threads" in docs/log.md)."""
@@ -84,4 +116,4 @@ def _require_library() -> None:
         raise LoadFailed(f"the PyTorch engine needs torch, which does not work here: {error}", hint=_INSTALL) from error
 
 
-plugin = TorchPlugin()
+plugin: EmbeddingPlugin = TorchPlugin()

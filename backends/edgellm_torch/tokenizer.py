@@ -40,6 +40,20 @@ def _refusal(model: object, pre: object) -> str | None:
     return None
 
 
+def frame(model: ModelFile) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What belongs before and after a whole text that is to be embedded: [CLS] and [SEP] with WordPiece, always; BOS
+    and EOS with others, where the file wants them. Raises BadModelFile.
+    """
+    vocabulary = read_vocabulary(model.path)
+    found = _specials(vocabulary, {token: number for number, token in enumerate(vocabulary.tokens)})
+    if vocabulary.model == "bert":
+        before, after = found.bos, found.separator
+    else:
+        before = found.bos if _adds_bos(vocabulary) else None
+        after = found.eos if vocabulary.flag("add_eos_token") else None
+    return (() if before is None else (before,)), (() if after is None else (after,))
+
+
 class TorchTokenizer:
     """Tokenizer over one vocabulary.
 
@@ -53,17 +67,14 @@ class TorchTokenizer:
         if refused:
             raise BadModelFile(f"{model.path}: {refused}", hint=_HINT)
         self._tokens = vocabulary.tokens
-        self._splitting = KNOWN.get(vocabulary.pre if vocabulary.model == "gpt2" else "", KNOWN[""])
+        self._splitting = _splitting(vocabulary)
         ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-        numbered = vocabulary.model != "gpt2" or vocabulary.pre not in NO_BOS
-        found = special_tokens(vocabulary, ids, bos_by_default=numbered)
+        found = _specials(vocabulary, ids)
         self._kinds = found.kinds
         self._bos, self._eos = found.bos, found.eos
         self._ends = found.ends
         self._template = vocabulary.chat_template
-        said = vocabulary.flag("add_bos_token")
-        self._adds_bos = said if said is not None else vocabulary.model != "gpt2" or self._splitting.adds_bos
-        self._frame = _frame(vocabulary, found, self._adds_bos)
+        self._adds_bos = _adds_bos(vocabulary)
         self._bytewise, self._spaced = vocabulary.model == "gpt2", vocabulary.model == "llama"
         self._composes = self._bytewise and self._splitting.composes
         self._encode: Callable[[str], list[int]]
@@ -89,11 +100,6 @@ class TorchTokenizer:
     @property
     def adds_bos(self) -> bool:
         return self._adds_bos
-
-    @property
-    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What belongs before and after a whole text that is to be embedded."""
-        return self._frame
 
     @property
     def end_of_generation(self) -> frozenset[int]:
@@ -256,14 +262,19 @@ def _wordpiece(vocabulary: Vocabulary, kinds: list[int], unknown: int | None) ->
     ).encode
 
 
-def _frame(vocabulary: Vocabulary, found: SpecialTokens, adds_bos: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """[CLS] and [SEP], always, for BERT's kind; for others BOS and EOS, where the file wants them."""
-    if vocabulary.model == "bert":
-        before, after = found.bos, found.separator
-    else:
-        before = found.bos if adds_bos else None
-        after = found.eos if vocabulary.flag("add_eos_token") else None
-    return (() if before is None else (before,)), (() if after is None else (after,))
+def _splitting(vocabulary: Vocabulary) -> Splitting:
+    return KNOWN.get(vocabulary.pre if vocabulary.model == "gpt2" else "", KNOWN[""])
+
+
+def _specials(vocabulary: Vocabulary, ids: dict[bytes, int]) -> SpecialTokens:
+    return special_tokens(vocabulary, ids, bos_by_default=vocabulary.model != "gpt2" or vocabulary.pre not in NO_BOS)
+
+
+def _adds_bos(vocabulary: Vocabulary) -> bool:
+    said = vocabulary.flag("add_bos_token")
+    if said is not None:
+        return said
+    return vocabulary.model != "gpt2" or _splitting(vocabulary).adds_bos
 
 
 def _texts(vocabulary: Vocabulary, kinds: list[int]) -> dict[str, int]:

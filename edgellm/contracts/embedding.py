@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+# Why a model that is not a text's is refused, whichever engine looks at it.
+NOT_POOLED = "the file does not say how embeddings are pooled, or it is a model that ranks"
+FOR_EMBEDDINGS = "take a file made for embeddings"
+
 
 class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Texts, or token ids taken as they are, to be turned into one vector each. Validated at the edge."""

@@ -66,6 +66,7 @@ CANDIDATES: Final[Candidates] = {
     "kv_write": _reference("kv", "kv_write", "torch, by index"),
     "attention": _reference("attention", "attention", "torch in float32, by 256 keys at absolute positions"),
     "varlen_attention": _reference("varlen", "varlen_attention", "torch in float32, each text by itself"),
+    "varlen_mean": _reference("varlen", "varlen_mean", _EXACT),
     "activate": _reference("activation", "activate", _EXACT),
     "gated": _reference("activation", "gated", _EXACT),
     "soft_cap": _reference("activation", "soft_cap", _EXACT),

@@ -77,7 +77,6 @@ def varlen_attention(
     counts: Sequence[int],
     *,
     scale: float,
-    causal: bool = False,
     slopes: Tensor | None = None,
 ) -> Tensor:
     """q [rows, heads, k_size] over the keys and values of its own text: [rows, heads, v_size]; no pages are kept.
@@ -85,7 +84,12 @@ def varlen_attention(
     `counts`: rows of each text; `slopes` [heads]: what a position of distance costs a score.
     """
     call = implementation("varlen_attention", _case(q))
-    return call(q, k, v, counts, scale=scale, causal=causal, slopes=slopes)
+    return call(q, k, v, counts, scale=scale, slopes=slopes)
+
+
+def varlen_mean(x: Tensor, counts: Sequence[int]) -> Tensor:
+    """The mean of the rows of each text: x [rows, n] -> [texts, n]; `counts`: rows of each."""
+    return implementation("varlen_mean", _case(x))(x, counts)
 
 
 def activate(x: Tensor, kind: str) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import vocabularies
 from convert import llama
 from edgellm_torch.splitting import KNOWN
-from edgellm_torch.tokenizer import TorchTokenizer, refusal
+from edgellm_torch.tokenizer import TorchTokenizer, frame, refusal
 from vocabularies import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Made
 
 from edgellm.contracts.engine import Tokenizer
@@ -106,7 +106,7 @@ def test_wordpiece(how: str, tmp_path: Path) -> None:
     words = ["supercalifragilistic" * 500, "a" * 20_000, "漢" * 300, "한국어" * 50, "\U0001f44d\U0001f3fd" * 9]
     marks = ["e\u0301\u0327", "İIıΣσς ǅ ÅÅÅ", "a\u00adb\u200bc\ufeffd\x00e\ufffdf", "\u2581the"]
     ours = same(path, [*CORPUS, *words, *marks, " ".join(words)])
-    assert ours.frame == ((2,), (3,))
+    assert frame(read_model(path)) == ((2,), (3,))
     control = "[CLS] [MASK]a[SEP]"
     assert ours.encode(control, special=False) == llama.tokenizer(path).encode(control, special=False)
     assert ours.encode(control, special=True) == [2, 4, *ours.encode("a", special=False), 3]
@@ -125,10 +125,13 @@ def test_wordpiece_with_every_character(tmp_path: Path) -> None:
 def test_wordpiece_without_what_it_needs(tmp_path: Path) -> None:
     """Numbers that the file does not give are those of the first BERT; beyond the vocabulary, nothing."""
     made = vocabularies.wordpiece()._replace(roles={})
-    assert same(vocabularies.write(tmp_path / "v.gguf", made), ["the light"]).frame == ((101,), (102,))
+    path = vocabularies.write(tmp_path / "v.gguf", made)
+    same(path, ["the light"])
+    assert frame(read_model(path)) == ((101,), (102,))
     few = Made("bert", ["[UNK]", "\u2581a", "b"], [UNKNOWN, NORMAL, NORMAL], [], [], {})
-    tokenizer = TorchTokenizer(read_model(vocabularies.write(tmp_path / "few.gguf", few)))
-    assert tokenizer.frame == ((), ())
+    path = vocabularies.write(tmp_path / "few.gguf", few)
+    assert frame(read_model(path)) == ((), ())
+    tokenizer = TorchTokenizer(read_model(path))
     assert tokenizer.encode("ab x abb", special=False) == [1, 2, 1, 2, 2]
 
 

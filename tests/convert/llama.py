@@ -1,4 +1,4 @@
-"""Runs a GGUF file in llama.cpp directly: logits at every position, token ids."""
+"""Runs a GGUF file in llama.cpp directly: logits at every position, embeddings, token ids."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ def logits(path: Path, ids: Sequence[int], context: int) -> npt.NDArray[np.float
     assert pointer, lib.log.problem()
     batch = api.llama_batch_init(len(ids), 0, 1)
     try:
-        batch.n_tokens = len(ids)
-        for index, token in enumerate(ids):
-            batch.token[index], batch.pos[index] = token, index
-            batch.n_seq_id[index], batch.logits[index] = 1, 1
-            batch.seq_id[index][0] = 0
+        _fill(batch, ids)
         assert api.llama_decode(pointer, batch) == 0, lib.log.problem()
         size = api.llama_vocab_n_tokens(model.vocabulary)
         rows = [np.ctypeslib.as_array(api.llama_get_logits_ith(pointer, i), (size,)).copy() for i in range(len(ids))]
@@ -47,6 +43,51 @@ def logits(path: Path, ids: Sequence[int], context: int) -> npt.NDArray[np.float
     finally:
         api.llama_batch_free(batch)
         api.llama_free(pointer)
+
+
+def embeddings(path: Path, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+    """Shape (texts, dimensions), pooled as the file says, each text alone, in F32 with an F32 cache."""
+    lib = library()
+    api: Any = lib.api
+    params = api.llama_model_default_params()
+    params.n_gpu_layers = 0
+    pointer = api.llama_model_load_from_file(str(path).encode(), params)
+    assert pointer, lib.log.problem()
+    model = Model(lib, pointer)
+    params = api.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = max(map(len, texts))
+    params.n_outputs_max_per_seq = params.n_outputs_max
+    params.n_threads = params.n_threads_batch = params.n_seq_max = 1
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.type_k = params.type_v = api.GGML_TYPE_F32
+    params.embeddings = True
+    context = api.llama_init_from_model(model.pointer, params)
+    assert context, lib.log.problem()
+    memory = api.llama_get_memory(context)
+    run = api.llama_decode if memory else api.llama_encode
+    size = int(api.llama_model_n_embd_out(model.pointer))
+    found = []
+    batch = api.llama_batch_init(params.n_batch, 0, 1)
+    try:
+        for ids in texts:
+            _fill(batch, ids)
+            assert run(context, batch) == 0, lib.log.problem()
+            found.append(np.ctypeslib.as_array(api.llama_get_embeddings_seq(context, 0), (size,)).copy())
+            if memory:
+                api.llama_memory_clear(memory, False)
+        return np.stack(found)
+    finally:
+        api.llama_batch_free(batch)
+        api.llama_free(context)
+
+
+def _fill(batch: Any, ids: Sequence[int]) -> None:
+    """All tokens of one text, of each of which something is wanted."""
+    batch.n_tokens = len(ids)
+    for index, token in enumerate(ids):
+        batch.token[index], batch.pos[index] = token, index
+        batch.n_seq_id[index], batch.logits[index] = 1, 1
+        batch.seq_id[index][0] = 0
 
 
 def tokenizer(path: Path) -> Tokenizer:

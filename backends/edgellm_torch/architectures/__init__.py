@@ -1,4 +1,4 @@
-"""The families that this engine runs, by the name in `general.architecture`: header in, decoder out."""
+"""The families that this engine runs, by the name in `general.architecture`: header in, decoder or encoder out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import LoadFailed
+from edgellm_torch.architectures.bert import bert, jina_bert_v2, nomic_bert
 from edgellm_torch.architectures.deepseek2 import deepseek2
 from edgellm_torch.architectures.gemma2 import gemma2
 from edgellm_torch.architectures.gemma3 import gemma3
@@ -14,7 +15,7 @@ from edgellm_torch.architectures.llama import llama
 from edgellm_torch.architectures.qwen2 import qwen2
 from edgellm_torch.architectures.qwen3 import qwen3
 from edgellm_torch.architectures.qwen3moe import qwen3moe
-from edgellm_torch.config import Decoder
+from edgellm_torch.config import Decoder, Encoder
 from edgellm_torch.header import Header
 
 ARCHITECTURES: Final[dict[str, Callable[[Header], Decoder]]] = {
@@ -25,6 +26,11 @@ ARCHITECTURES: Final[dict[str, Callable[[Header], Decoder]]] = {
     "qwen2": qwen2,
     "qwen3": qwen3,
     "qwen3moe": qwen3moe,
+}
+ENCODERS: Final[dict[str, Callable[[Header], Encoder]]] = {
+    "bert": bert,
+    "jina-bert-v2": jina_bert_v2,
+    "nomic-bert": nomic_bert,
 }
 
 

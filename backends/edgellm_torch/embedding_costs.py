@@ -1,0 +1,38 @@
+"""What an embedder costs in memory, from its header alone. No torch here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from edgellm.contracts.engine import CostModel, ModelFile
+from edgellm_torch import costs
+from edgellm_torch.config import Dense, Encoder, EncoderLayer
+from edgellm_torch.pooling import embedding_parts
+
+KV_TYPE: Final = "f32"  # of a decoder: it holds the texts of one call, and is no burden
+SCORES: Final = 6 * 4 * costs.MIB  # of attention over whole texts: made 4 MiB at a time, and some copies on the way
+
+
+def embedding_cost(model: ModelFile) -> CostModel:
+    """A decoder's KV has room for one call.
+
+    Raises LoadFailed for a model that this engine makes no embeddings with.
+    """
+    parts = embedding_parts(model)
+    if not isinstance(parts, Encoder):
+        return msgspec.structs.replace(costs.cost_model(model, KV_TYPE), logits=0)
+    return CostModel(
+        weights=costs.weights(model),
+        process=costs.process(model, parts.vocabulary) + SCORES,
+        activations=costs.F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
+    )
+
+
+def _activations(layer: EncoderLayer, width: int) -> int:
+    """Numbers held at once for one token, as costs.py counts them."""
+    attention, feed = layer.attention, layer.feed
+    mixed = 3 * sum(linear.rows for linear in attention.inputs)
+    fed = 3 * feed.up.rows if isinstance(feed, Dense) else 4 * feed.gate.rows
+    return 2 * (4 * width + max(mixed, fed))

@@ -1,0 +1,63 @@
+"""Puts an embedder together: model, weights, what belongs around a text, in the room that a placement gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from edgellm_kernels.invariance import rows_exact
+
+from edgellm.contracts.embedding import EmbedderInfo
+from edgellm.contracts.engine import ModelFile, Placement
+from edgellm.errors import InsufficientMemory, LoadFailed
+from edgellm_torch.config import Decoder, Encoder
+from edgellm_torch.embedding import DecoderStates, States, TorchEmbedder
+from edgellm_torch.encoder import EncoderModel
+from edgellm_torch.load import check
+from edgellm_torch.loader import Weights
+from edgellm_torch.loader import load as load_weights
+from edgellm_torch.model import Model
+from edgellm_torch.pooling import embedding_parts, pooling
+from edgellm_torch.tokenizer import frame
+
+
+def load_embedder(model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TorchEmbedder:
+    """Raises LoadFailed, and InsufficientMemory where torch gets no more."""
+    check(placement)
+    parts = embedding_parts(model)
+    torch.set_num_threads(placement.threads)
+    before, after = frame(model)
+    try:
+        weights = load_weights(model, parts, placement.threads, lambda done: progress(0.95 * done))
+        states = _states(parts, weights, placement)
+    except (MemoryError, RuntimeError) as error:
+        why = (str(error) or "torch gets no more").splitlines()[0]
+        raise InsufficientMemory(
+            f"{model.path.name} does not fit in memory: {why}", hint="close other programs, or take a smaller model"
+        ) from error
+    except ValueError as error:  # a number that the header's checks let through
+        raise LoadFailed(f"{model.path.name} cannot be run: {error}", hint="pull the model again") from error
+    rows_exact(weights.matrices.values())  # measured now, and not in the first call
+    progress(1.0)
+    info = EmbedderInfo(
+        engine="torch",
+        context=_context(parts, placement),
+        dimensions=parts.width,
+        batch_tokens=placement.batch_tokens,
+        batch_texts=placement.max_sequences,
+        before=before,
+        after=after,
+    )
+    return TorchEmbedder(states, pooling(model), info, parts.vocabulary)
+
+
+def _states(parts: Decoder | Encoder, weights: Weights, placement: Placement) -> States:
+    if isinstance(parts, Encoder):
+        return EncoderModel(parts, weights)
+    return DecoderStates(Model(parts, weights), placement.batch_tokens, placement.max_sequences)
+
+
+def _context(parts: Decoder | Encoder, placement: Placement) -> int:
+    """No more than there are learned positions."""
+    bound = isinstance(parts, Encoder) and parts.positions is not None
+    return min(placement.context, parts.context) if bound else placement.context
