@@ -75,21 +75,36 @@ def engine_for(model: ModelFile, asked: str = ANY) -> EnginePlugin:
     Never imports an engine's library, which takes time, and then sits in, and may crash, this process; whether there is
     such a library is known without. Whether it works, the engine tells when it loads. EngineUnavailable gives reasons.
     """
+    return _chosen(asked, lambda plugin: plugin.supports(model), "run")
+
+
+def embedder_for(model: ModelFile, asked: str = ANY) -> EmbeddingPlugin:
+    """The same for an engine that makes embeddings with `model`."""
+
+    def refusal(plugin: EnginePlugin) -> str | None:
+        return plugin.embeds(model) if isinstance(plugin, EmbeddingPlugin) else "it makes no embeddings"
+
+    found = _chosen(asked, refusal, "make embeddings with")
+    assert isinstance(found, EmbeddingPlugin)
+    return found
+
+
+def _chosen(asked: str, refusal: Callable[[EnginePlugin], str | None], what: str) -> EnginePlugin:
     if asked != ANY:
         plugin = engine(asked)
-        refusal = plugin.supports(model)
-        if refusal is not None:
+        why = refusal(plugin)
+        if why is not None:
             raise EngineUnavailable(
-                f"{title(asked)} cannot run this model: {refusal}", hint="leave the engine open: engine = auto"
+                f"{title(asked)} cannot {what} this model: {why}", hint="leave the engine open: engine = auto"
             )
         return plugin
     reasons: list[str] = []
     absent: list[EnginePlugin] = []
     for name in sorted(engine_names(), key=lambda name: (name != PREFERRED, name)):
         plugin = engine(name)
-        refusal = plugin.supports(model)
-        if refusal is not None:
-            reasons.append(f"{name}: {refusal}")
+        why = refusal(plugin)
+        if why is not None:
+            reasons.append(f"{name}: {why}")
         elif _missing(plugin):
             absent.append(plugin)
         else:
@@ -97,7 +112,7 @@ def engine_for(model: ModelFile, asked: str = ANY) -> EnginePlugin:
     if absent:
         return absent[0]  # its load says what is missing and how to get it
     raise EngineUnavailable(
-        "no engine can run this model (" + "; ".join(reasons or ["none installed"]) + ")",
+        f"no engine can {what} this model (" + "; ".join(reasons or ["none installed"]) + ")",
         hint="`edgellm doctor` shows what is installed",
     )
 
@@ -132,24 +147,6 @@ def app(name: str) -> App:
                 ) from error
             return found
     raise AppUnavailable(f"no app named {name} is installed", hint="reinstall edgellm")
-
-
-def embedder_for(model: ModelFile) -> EmbeddingPlugin:
-    """The engine to make embeddings with `model`. EngineUnavailable says every reason."""
-    reasons = []
-    for name in engine_names():
-        plugin = engine(name)
-        if not isinstance(plugin, EmbeddingPlugin):
-            reasons.append(f"{name}: makes no embeddings")
-            continue
-        refusal = plugin.embeds(model)
-        if refusal is None:
-            return plugin
-        reasons.append(f"{name}: {refusal}")
-    raise EngineUnavailable(
-        "no engine can make embeddings with this model (" + "; ".join(reasons or ["none installed"]) + ")",
-        hint="`edgellm doctor` shows what is installed",
-    )
 
 
 def _distribution(name: str) -> str:

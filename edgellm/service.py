@@ -232,7 +232,7 @@ class Service:
 
     def _plan_embedder(self, manifest: Manifest, file: ModelFile, memory: machine.Memory) -> ModelPlan:
         settings = self._settings
-        embedder = embedder_for(file)
+        embedder = embedder_for(file, settings.engine)
         placement, size = place_embedder(
             file, lambda batch: embedder.embedding_cost(file, batch), settings, memory, machine.cores()
         )

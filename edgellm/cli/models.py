@@ -105,7 +105,8 @@ def _engine(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel],
         return here.engine
     try:
         model = store.header(manifest)
-        return title((embedder_for(model) if manifest.summary.embeds else engine_for(model, settings.engine)).name)
+        choose = embedder_for if manifest.summary.embeds else engine_for
+        return title(choose(model, settings.engine).name)
     except EdgeError as error:
         return f"none: {error.message}"
 

@@ -48,7 +48,7 @@ def _fit_of_embedder(model: ModelFile, settings: Settings) -> Fit:
     from edgellm.placement.machine import cores, memory
     from edgellm.plugins import embedder_for
 
-    engine, now = embedder_for(model), memory()
+    engine, now = embedder_for(model, settings.engine), memory()
     placement, _ = place_embedder(model, lambda batch: engine.embedding_cost(model, batch), settings, now, cores())
     weights = engine.embedding_cost(model, placement.batch_tokens).weights
     return Fit(weights, 0, placement.context, now.available)

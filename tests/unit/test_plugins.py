@@ -128,6 +128,35 @@ def test_which_of_several_engines_runs_a_model(monkeypatch: pytest.MonkeyPatch, 
     assert plugins.engine_for(read_model(parrot_file(tmp_path)), asked).name == expected
 
 
+class Embedding(Named):
+    """The same of an engine that makes embeddings, and nothing else."""
+
+    kv_types = ()
+    cost_model = tokenizer = load = embedding_cost = load_embedder = Named.probe
+
+    def embeds(self, _model: object) -> str | None:
+        return self._refusal
+
+    def supports(self, _model: object) -> str | None:
+        raise AssertionError("asked for text")
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_which_of_several_engines_makes_embeddings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    engines, asked, expected = CHOICES[name]
+    by_name: dict[str, Named] = {e.name: Embedding(e.name, e._refusal, e.requires) for e in engines}
+    by_name["aaa"] = Named("aaa")
+    monkeypatch.setattr(plugins, "_load", lambda entry: by_name[entry.name])
+    install(monkeypatch, **dict.fromkeys(by_name, "unused:plugin"))
+    model = read_model(parrot_file(tmp_path))
+    assert plugins.embedder_for(model, asked).name == expected
+    with pytest.raises(EngineUnavailable, match="AAA cannot make embeddings with this model: it makes no embeddings"):
+        plugins.embedder_for(model, "aaa")
+    install(monkeypatch, aaa="unused:plugin")
+    with pytest.raises(EngineUnavailable, match=r"no engine can make embeddings with this model \(aaa: it makes no"):
+        plugins.embedder_for(model)
+
+
 def test_an_engine_that_was_asked_for_and_cannot_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(plugins, "_load", lambda entry: Named("torch", "it has no such layers"))
     install(monkeypatch, torch="unused:plugin")
