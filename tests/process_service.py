@@ -55,14 +55,18 @@ class ProcessService(Service):
 
     def _plan(self, manifest: Manifest, memory: Memory) -> ModelPlan:
         queue = Queue(queue_requests=self._settings.queue_requests, max_running=PLACE.max_sequences)
+        if "torch" in self._options:
+            return ModelPlan(Load("torch", self._options["torch"], PLACE, str(manifest.full_name), queue), 1)
         path = self._paths.data / "tiny.gguf"
         path.write_bytes(tiny())
         return ModelPlan(Load("fake", str(path), PLACE, str(manifest.full_name), queue), 1)
 
     def _make_model(self, load: Load) -> LocalModel:
-        argv = [sys.executable, "-P", str(FAKE), json.dumps(self._options)]
+        argv: list[str] | None = [sys.executable, "-P", str(FAKE), json.dumps(self._options)]
         if "core" in self._options:
             argv = [sys.executable, str(CORE), str(self._options["core"])]
+        elif "torch" in self._options:
+            argv = None  # the worker itself
         log = self._paths.worker_log(load.model)
         return LocalModel(load, supervision=self._patience, log_path=log, argv=argv)
 
@@ -97,7 +101,8 @@ class Processes:
 
 @contextlib.contextmanager
 def processes(settings: Settings | None = None, limits: Limits | None = None, **options: Any) -> Iterator[Processes]:
-    """A running server; `options` are the fake worker's, or `core`: seconds per step of the real one's (`core_worker`).
+    """A running server. `options` are the fake worker's; or `core`: seconds per step of the real one's (`core_worker`);
+    or `torch`: the model that the real worker runs on that engine.
 
     EDGELLM_HOME must be the test's own.
     """

@@ -27,7 +27,9 @@ class Answers:
         self.chats = engine.tokenizer.chat_template is not None
         self.events: dict[str, list[Event]] = {}
 
-    def ask(self, name: str, text: str, sampling: Sampling, *, drafts: bool = True, priority: int = 0) -> None:
+    def ask(
+        self, name: str, text: str, sampling: Sampling, *, drafts: bool = True, priority: int = 0, n: int = 1
+    ) -> None:
         prompt = Messages((Message("user", text),)) if self.chats else Text(text)
         request = GenerateRequest(
             id=name,
@@ -37,6 +39,7 @@ class Answers:
             max_tokens=self.tokens,
             drafts=drafts,
             priority=priority,
+            n=n,
         )
         self.take(self.core.add(request, self.encoder.encode(prompt)))
 
@@ -49,8 +52,9 @@ class Answers:
         while not self.core.idle:
             self.take(self.core.step())
 
-    def text(self, name: str) -> str:
-        return "".join(event.text for event in self.events[name] if isinstance(event, TextDelta))
+    def text(self, name: str, choice: int = 0) -> str:
+        said = (event for event in self.events[name] if isinstance(event, TextDelta))
+        return "".join(event.text for event in said if event.choice == choice)
 
     def end(self, name: str) -> Finished:
         end = self.events[name][-1]

@@ -17,8 +17,8 @@ from edgellm.client import DaemonClient
 pytestmark = pytest.mark.slow
 
 
-def test_a_conversation_with_the_starter_model(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = home_with_model(smollm2, tmp_path, monkeypatch)
+def test_a_conversation_with_the_starter_model(starter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = home_with_model(starter, tmp_path, monkeypatch)
 
     async def use() -> None:
         async with chatting() as (app, pilot):

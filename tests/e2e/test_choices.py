@@ -18,10 +18,10 @@ ASK: Any = [{"role": "user", "content": "Name three colours, please."}]
 
 
 @pytest.fixture(scope="module")
-def client(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+def client(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGELLM_CONTEXT", "1024")
-        paths = home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)
+        paths = home_with_model(starter, tmp_path_factory.mktemp("home"), patch)
         with DaemonClient.connect_or_start(paths, load_settings(paths, {}).settings, preload=MODEL) as daemon:
             with openai.OpenAI(base_url=f"{daemon.info.url}/v1", api_key="x", max_retries=0, timeout=60) as client:
                 yield client
@@ -105,12 +105,12 @@ def test_completions_have_columns_and_the_best_of_several(client: openai.OpenAI)
 
 
 @pytest.fixture(scope="module")
-def ids(smollm2: Path) -> Callable[[str], list[int]]:
+def ids(starter: Path) -> Callable[[str], list[int]]:
     """Token ids of a text."""
     from edgellm_llamacpp.native import library, open_vocabulary
     from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
 
-    tokenizer = LlamaCppTokenizer(library(), open_vocabulary(library(), smollm2))
+    tokenizer = LlamaCppTokenizer(library(), open_vocabulary(library(), starter))
     return lambda text: tokenizer.encode(text, special=False)
 
 

@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def served(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGELLM_CONTEXT", "128")
         patch.setenv("EDGELLM_REQUEST_TIMEOUT_S", "20")  # a 408 is an answer that the document knows
-        with serving(home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)) as served:
+        with serving(home_with_model(starter, tmp_path_factory.mktemp("home"), patch)) as served:
             yield served
 
 

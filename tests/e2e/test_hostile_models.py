@@ -50,15 +50,15 @@ def with_infinity(source: Path, target: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGELLM_CONTEXT", "512")
-        paths = home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)
+        paths = home_with_model(starter, tmp_path_factory.mktemp("home"), patch)
         for name, template in TEMPLATES.items():
-            with_template(smollm2, folder / "copy.gguf", template)
+            with_template(starter, folder / "copy.gguf", template)
             pull(str(folder / "copy.gguf"), name=name, paths=paths, report=lambda _: None)
-        with_infinity(smollm2, folder / "copy.gguf")
+        with_infinity(starter, folder / "copy.gguf")
         pull(str(folder / "copy.gguf"), name="nan", paths=paths, report=lambda _: None)
         (folder / "copy.gguf").unlink()
         with serving(paths) as served:
@@ -119,10 +119,10 @@ def test_case_11_a_bias_for_a_token_that_does_not_exist(http: httpx2.Client) -> 
 
 
 def test_case_14_two_keys_share_no_cached_prompt(
-    smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGELLM_CONTEXT", "512")
-    paths = home_with_model(smollm2, tmp_path / "home", monkeypatch)
+    paths = home_with_model(starter, tmp_path / "home", monkeypatch)
     mine, other = keys.add(paths, "mine"), keys.add(paths, "other")
     prompt = "The quick brown fox jumps over the lazy dog. " * 12
 

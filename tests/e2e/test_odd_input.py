@@ -14,10 +14,10 @@ from edgellm.contracts.request import Text
 
 
 @pytest.fixture(scope="module")
-def served(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGELLM_CONTEXT", "1024")
-        with serving(home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)) as served:
+        with serving(home_with_model(starter, tmp_path_factory.mktemp("home"), patch)) as served:
             yield served
 
 

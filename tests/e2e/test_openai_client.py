@@ -22,11 +22,11 @@ ASK: Any = [{"role": "user", "content": "Name three colours of the rainbow."}]
 
 
 @pytest.fixture(scope="module")
-def paths(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
+def paths(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
     """A home of this module's own, with the model in its store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGELLM_CONTEXT", "1024")
-        yield home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)
+        yield home_with_model(starter, tmp_path_factory.mktemp("home"), patch)
 
 
 @pytest.fixture(scope="module")

@@ -27,10 +27,10 @@ QUESTION = "Write a numbered list of five animals, each with one **bold** word."
 
 
 @pytest.fixture(scope="module")
-def served(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGELLM_CONTEXT", "4096")
-        with serving(home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)) as served:
+        with serving(home_with_model(starter, tmp_path_factory.mktemp("home"), patch)) as served:
             yield served
 
 
@@ -54,7 +54,7 @@ def test_one_answer_three_ways(served: Served) -> None:
     rendered = Markdown(Styles())
     once.feed("\n".join([*rendered.feed(answer, 79), *rendered.finish(79)]))
     shown = terminal.text()
-    footer = next(at for at, line in enumerate(shown) if line.startswith("── this device · llama.cpp · "))
+    footer = next(at for at, line in enumerate(shown) if line.startswith(f"── this device · {served.model.engine} · "))
     assert shown[:footer] == once.text()
 
 

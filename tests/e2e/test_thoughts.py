@@ -33,11 +33,11 @@ ASK: Any = [
 
 
 @pytest.fixture(scope="module")
-def client(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+def client(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     folder = tmp_path_factory.mktemp("home")
     file = folder / "thinks.gguf"
-    own = read_model(smollm2).metadata["tokenizer.chat_template"].encode()
-    raw = smollm2.read_bytes()
+    own = read_model(starter).metadata["tokenizer.chat_template"].encode()
+    raw = starter.read_bytes()
     assert raw.count(own) == 1
     file.write_bytes(raw.replace(own, TEMPLATE.encode().ljust(len(own) - 2) + b"#}"))
     try:

@@ -29,12 +29,12 @@ pytestmark = [pytest.mark.skipif(os.name != "posix", reason="signals as POSIX ha
 
 
 @pytest.fixture(scope="module")
-def paths(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
+def paths(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
     """A home of this module's own, with the model in its store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGELLM_CONTEXT", "4096")
         patch.setenv("EDGELLM_HEARTBEAT_TIMEOUT_S", f"{HEARTBEAT_S:g}")
-        yield home_with_model(smollm2, tmp_path_factory.mktemp("home"), patch)
+        yield home_with_model(starter, tmp_path_factory.mktemp("home"), patch)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from contract.engines import tiny_model
 from fake_service import quick
 from process_service import MODEL, Processes, processes, until
 
@@ -227,13 +228,17 @@ def test_case_23_2000_requests_with_cancels_and_kills_leave_nothing_behind(runni
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fake", "torch"])
 @pytest.mark.parametrize(
     ("count", "kill_every"),
-    [(150, 50), pytest.param(2000, 150, marks=pytest.mark.timeout(400))],
+    [(150, 50), pytest.param(2000, 150, marks=pytest.mark.timeout(600))],
 )
-def test_case_23_requests_that_give_way_to_each_other_too(count: int, kill_every: int, home: Path) -> None:
+def test_case_23_requests_that_give_way_to_each_other_too(
+    engine: str, count: int, kill_every: int, home: Path, tmp_path: Path
+) -> None:
     """The real worker, core and scheduler, in whose KV there is no room for all who run."""
     load = Load(core=True)
-    with processes(core=0.004) as running:
+    options = {"core": 0.004} if engine == "fake" else {"torch": str(tiny_model("torch-tiny-gemma3", tmp_path))}
+    with processes(**options) as running:
         leaves_nothing(running, load, count, kill_every)
     assert load.suspended > count // 20
