@@ -37,7 +37,7 @@ docs: $(VENV)/.installed-dev
 setup: $(VENV)/.installed-dev $(MODELS)
 
 # llama-cpp-python comes as source and is compiled for this very CPU: about five minutes, once.
-$(VENV)/.installed: pyproject.toml tools/build_engine.py
+$(VENV)/.installed: pyproject.toml tools/build_engine.py tools/engine_source.py $(wildcard kernels/ggml/*.h)
 	@$(PYTHON) tools/preflight.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip

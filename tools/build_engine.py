@@ -1,6 +1,6 @@
 """Installs llama-cpp-python, compiled for this CPU, into the Python that runs this.
 
-pip alone does that too. This adds three things.
+pip alone does that too. This adds a few things.
 
 On CPUs with Intel's AMX, GCC before 13.3 compiles llama.cpp's tile code wrongly (GCC PR 114098); edgellm would notice
 and do without AMX, at a third of the prompt speed. Two flags avoid it.
@@ -8,9 +8,9 @@ and do without AMX, at a third of the prompt speed. Two flags avoid it.
 On CPUs with AVX512-FP16 llama.cpp takes values 128 at a time and what is left one by one: with heads of 64, as small
 models have, all of them. One flag makes it take 64, in float32: attention over a long text is several times as fast.
 
-A step of one row cuts long attention into a piece per thread and adds the pieces up, which rounds otherwise than steps
-of several rows do: text would change with company, and with drafts. One line of the source is changed (`exact`). With
-a build that pip made, edgellm notices that too, and drafts only where nothing can change.
+And the source is changed in two places (`engine_source.py`): attention that rounds the same for one row as for several,
+and kernels of our own for quantised matrices. With a build that pip made, edgellm notices that it lacks the first, and
+drafts only where nothing can change.
 
 pip's own wheel cache knows nothing of flags and changes, so these wheels are kept in a cache of their own.
 """
@@ -29,14 +29,13 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import engine_source
+
 ROOT = Path(__file__).parent.parent
 NAME = "llama-cpp-python"
 MARKER = Path(sys.prefix) / ".llama-cpp-flags"  # what the installed one was built with
 KEEP_STORES = "-fno-tree-dse -fno-dse"
 NARROW = "-mno-avx512fp16"
-ATTENTION = "vendor/llama.cpp/ggml/src/ggml-cpu/ops.cpp"
-SPLIT = "use_split_kv_path = !use_ref &&"
-NEVER_SPLIT = "use_split_kv_path = false && !use_ref &&"
 
 
 def requirement() -> str:
@@ -104,16 +103,6 @@ def installed() -> str | None:
         return None
 
 
-def exact(source: Path) -> None:
-    """Change the source in `source`: attention rounds the same for one row as for several."""
-    file = source / ATTENTION
-    code = file.read_text("utf-8") if file.exists() else ""
-    if code.count(SPLIT) != 1:
-        print(f"{NAME}: attention looks otherwise in this version and stays as it is", flush=True)
-        return
-    file.write_text(code.replace(SPLIT, NEVER_SPLIT), "utf-8")
-
-
 def unpacked(folder: Path) -> Path:
     """The source distribution, downloaded and unpacked into `folder`."""
     pip("download", "--quiet", "--no-deps", "--no-binary", NAME, "--dest", str(folder), requirement())
@@ -121,6 +110,16 @@ def unpacked(folder: Path) -> Path:
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     return folder / archive.name.removesuffix(".tar.gz")
+
+
+def compile_to(folder: Path, work: Path, *, changed: bool) -> None:
+    """Put a wheel into `folder`. Raises CalledProcessError when it does not compile."""
+    work.mkdir()
+    source = unpacked(work)
+    for left in engine_source.change(source) if changed else ():
+        print(f"{NAME}: {left}", flush=True)
+    options = ["--quiet", "--no-deps", "--no-cache-dir", "--wheel-dir", str(folder)]
+    pip("wheel", *options, str(source), CMAKE_ARGS=flags())
 
 
 def wheel(wanted: str) -> Path:
@@ -133,15 +132,16 @@ def wheel(wanted: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         print(f"compiling {requirement()} for this CPU: some minutes, once", flush=True)
         with tempfile.TemporaryDirectory() as work:
-            source = unpacked(Path(work))
-            exact(source)
-            options = ["--quiet", "--no-deps", "--no-cache-dir", "--wheel-dir", str(folder)]
-            pip("wheel", *options, str(source), CMAKE_ARGS=flags())
+            try:
+                compile_to(folder, Path(work) / "changed", changed=True)
+            except subprocess.CalledProcessError:
+                print(f"{NAME}: this version does not compile with edgellm's changes; now without them", flush=True)
+                compile_to(folder, Path(work) / "plain", changed=False)
     return next(folder.glob("*.whl"))
 
 
 def main() -> None:
-    wanted = f"{flags()} {NEVER_SPLIT}".strip()
+    wanted = f"{flags()} {engine_source.fingerprint()}".strip()
     before = MARKER.read_text("utf-8") if MARKER.exists() else ""
     if installed() is not None and before == wanted:
         return

@@ -11,12 +11,14 @@ import json
 import threading
 from typing import Any
 
-from edgellm.contracts.engine import ModelFile, Placement
+from edgellm.contracts.engine import ModelFile, Placement, TensorInfo
 from edgellm.errors import LoadFailed
 from edgellm_llamacpp.builds import ask
+from edgellm_llamacpp.repacking import repacked
 
 ALWAYS = 2**31
 GRACE_S = 3.0  # beyond the load itself; on a machine too busy to answer, this load does without, and the next may not
+ROWS = 16  # the canary's matrices have a multiple of it
 EXACT_MICRO_BATCH = 63  # attention of 64 rows and more is done in tiles, which round otherwise
 
 
@@ -31,18 +33,17 @@ class Exactness:
 
     def __init__(self, api: Any, model: ModelFile, placement: Placement, repacks: bool) -> None:
         self._name = model.path.name
-        self._types = sorted({tensor.type for tensor in model.tensors if len(tensor.shape) > 1})
+        self._ways = _ways(model, repacks)
         # Experts see as many rows as the router sends them, a GPU has kernels of its own: not looked into.
         self._hopeless = placement.gpu_layers > 0 or any(len(tensor.shape) > 2 for tensor in model.tensors)
         self._exact = placement.exact
-        self._repacks = repacks
         self._answer: dict[str, dict[str, int]] = {}
         self._thread = threading.Thread(target=self._ask, args=(api,), daemon=True)
         self._thread.start()
 
     def _ask(self, api: Any) -> None:
         if not self._hopeless:
-            for kind in self._types:
+            for kind in sorted({kind for kind, _ in self._ways}):
                 answer = ask(api, "exact", kind)
                 self._answer[kind] = json.loads(answer) if answer else {}
 
@@ -52,9 +53,8 @@ class Exactness:
         Raises LoadFailed where the placement insists on it and this model cannot.
         """
         self._thread.join(None if self._exact else GRACE_S)
-        way = "repacked" if self._repacks else "plain"
-        by_type = {kind: self._answer.get(kind, {}).get(way, 0) for kind in self._types}
-        cells = 0 if self._hopeless else min(by_type.values(), default=0)
+        by_way = {(kind, way): self._answer.get(kind, {}).get(way, 0) for kind, way in self._ways}
+        cells = 0 if self._hopeless else min(by_way.values(), default=0)
         if not self._exact:
             return cells
         if self._hopeless:
@@ -63,9 +63,26 @@ class Exactness:
                 hint="set exact = false",
             )
         if cells == 0:
-            culprits = ", ".join(kind for kind, held in by_type.items() if not held)
+            culprits = ", ".join(sorted({kind for (kind, _), held in by_way.items() if not held}))
             raise LoadFailed(
                 f"{self._name} cannot give exact text: with {culprits} this engine rounds by what it computes at once",
                 hint="pull it as Q4_0, Q4_1 or Q8_0, or set exact = false",
             )
         return ALWAYS  # where attention is split between threads, single rows are given one
+
+
+def _ways(model: ModelFile, repacks: bool) -> set[tuple[str, str]]:
+    """The tensor types that are multiplied by, each as it lies in memory."""
+    output = any(tensor.name == "output.weight" for tensor in model.tensors)
+    return {
+        (tensor.type, _way(tensor, repacks))
+        for tensor in model.tensors
+        if len(tensor.shape) == 2 and not (output and tensor.name == "token_embd.weight")
+    }
+
+
+def _way(tensor: TensorInfo, repacks: bool) -> str:
+    """ "plain", "repacked", or what nobody measures: kernels go by groups of rows, and the canary's come out even."""
+    if not repacks or not repacked(tensor.type, tensor.shape):
+        return "plain"
+    return "odd" if tensor.shape[-1] % ROWS else "repacked"

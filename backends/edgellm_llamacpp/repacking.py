@@ -1,4 +1,4 @@
-"""Which weights llama.cpp rearranges for the CPU it runs on, told from the CPU's flags without loading anything.
+"""Which weights llama.cpp rearranges for the CPU it runs on, told from the CPU's flags and the library's file alone.
 
 What is rearranged lies in memory of its own. That costs nothing more, but for an embedding that is the output too: one
 copy is looked up by rows, the other multiplied, and they differ.
@@ -6,6 +6,8 @@ copy is looked up by rows, the other multiplied, and they differ.
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import platform
 import re
 from collections.abc import Set
@@ -16,11 +18,17 @@ from typing import Final
 _AMX: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"})
 _AVX2: Final = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 _NEON: Final = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4"})
+_OWN: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})  # kernels/ggml/, where the build has them
+_OWN_GROUP: Final = 16  # rows
+_OWN_MARK: Final = b"edgellm: rows side by side"
 _GROUP: Final = 8  # rows are rearranged in groups of so many (of 4 on some, which makes no difference to a vocabulary)
 
 
-def repacked(kind: str, shape: tuple[int, ...], flags: Set[str] | None = None) -> bool:
-    """Whether a matrix of this tensor type and shape is rearranged; `flags` are the CPU's own where not given."""
+def repacked(kind: str, shape: tuple[int, ...], flags: Set[str] | None = None, own: bool | None = None) -> bool:
+    """Whether a matrix of this tensor type and shape is rearranged.
+
+    `flags`, `own`: the CPU's flags and whether the build has our own kernels; found out where not given.
+    """
     flags = cpu_flags() if flags is None else flags
     if len(shape) != 2 or shape[-1] % _GROUP:
         return False
@@ -28,7 +36,23 @@ def repacked(kind: str, shape: tuple[int, ...], flags: Set[str] | None = None) -
         return True
     if "avx2" in flags and (kind in _AVX2 or (kind == "Q2_K" and "avx512f" in flags)):
         return True
+    if "avx2" in flags and kind in _OWN and shape[-1] % _OWN_GROUP == 0:
+        return own_kernels() if own is None else own
     return "asimddp" in flags and kind in _NEON
+
+
+@cache
+def own_kernels() -> bool:
+    """Whether the installed llama.cpp was compiled with the kernels in kernels/ggml/."""
+    found = importlib.util.find_spec("llama_cpp")
+    folders = [Path(place) / "lib" for place in (found.submodule_search_locations or ())] if found else []
+    if chosen := os.environ.get("LLAMA_CPP_LIB_PATH"):
+        folders = [Path(chosen)]
+    files = (file for folder in folders for file in sorted(folder.glob("*ggml-cpu*")))
+    try:
+        return any(_OWN_MARK in file.read_bytes() for file in files)
+    except OSError:
+        return False
 
 
 @cache

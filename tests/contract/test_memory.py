@@ -92,8 +92,13 @@ def test_types_that_do_not_fit_the_heads_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_cpu_rearranges(flags: set[str], kinds: set[str]) -> None:
-    assert {kind.name for kind in TENSOR_TYPES.values() if repacked(kind.name, (256, 512), flags)} == kinds
-    assert not repacked("Q4_0", (256, 513), flags)
+    def names(*, own: bool) -> set[str]:
+        return {kind.name for kind in TENSOR_TYPES.values() if repacked(kind.name, (256, 512), flags, own)}
+
+    assert names(own=False) == kinds
+    assert names(own=True) == kinds | ({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"} if "avx2" in flags else set())
+    assert not repacked("Q4_0", (256, 513), flags, own=True)
+    assert not repacked("Q4_1", (256, 24), {"avx2"}, own=True)
 
 
 def test_a_shared_embedding_counts_twice_where_the_output_is_rearranged(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -12,16 +13,24 @@ import pytest
 SAPPHIRE_RAPIDS = "fpu sse2 avx2 avx512f avx512_fp16 amx_tile amx_int8"
 
 
+TOOLS = Path(__file__).parents[2] / "tools"
+CHOICE = "const ggml::cpu::tensor_traits * ggml_repack_get_optimal_repack_type(const struct ggml_tensor * cur) {\n"
+
+
 @pytest.fixture
-def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "build_engine", Path(__file__).parents[2] / "tools" / "build_engine.py"
-    )
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module("build_engine")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """As much of llama.cpp's source as is changed."""
+    cpu = tmp_path / "vendor/llama.cpp/ggml/src/ggml-cpu"
+    cpu.mkdir(parents=True)
+    (cpu / "ops.cpp").write_text("const bool use_split_kv_path = !use_ref && (neq1 == 1);\n")
+    (cpu / "repack.cpp").write_text(f"before\nstatic {CHOICE}    rest\n}}\n")
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -57,3 +66,56 @@ def test_the_users_own_flags_stay(build: ModuleType, monkeypatch: pytest.MonkeyP
     assert build.flags().startswith("-DGGML_BLAS=ON -DCMAKE_C_FLAGS='-mno-avx512fp16'")
     monkeypatch.setattr(build, "compiler_flags", lambda: "")
     assert build.flags() == "-DGGML_BLAS=ON"
+
+
+def test_the_source_is_changed_in_its_two_places(build: ModuleType, source: Path) -> None:
+    cpu = source / build.engine_source.CPU
+    assert build.engine_source.change(source) == []
+    assert (cpu / "ops.cpp").read_text() == "const bool use_split_kv_path = false && !use_ref && (neq1 == 1);\n"
+    code = (cpu / "repack.cpp").read_text()
+    assert code.startswith('before\n#include "edgellm/rows.h"\n\nstatic const')
+    assert code.endswith(
+        "cur) {\n    if (const auto own = edgellm_traits(cur)) {\n        return own;\n    }\n    rest\n}\n"
+    )
+    copied = {file.name: file.read_bytes() for file in (cpu / "edgellm").iterdir()}
+    assert copied == {file.name: file.read_bytes() for file in (TOOLS.parent / "kernels/ggml").glob("*.h")}
+
+
+@pytest.mark.parametrize("name", ["ops.cpp", "repack.cpp"])
+@pytest.mark.parametrize("code", [None, "int main() {}\n"])
+def test_a_source_that_looks_otherwise_stays_as_it_is(
+    build: ModuleType, source: Path, name: str, code: str | None
+) -> None:
+    file = source / build.engine_source.CPU / name
+    file.unlink()
+    if code is not None:
+        file.write_text(code)
+    (left,) = build.engine_source.change(source)
+    assert ("attention" if name == "ops.cpp" else "kernels") in left
+    assert not file.exists() or file.read_text() == code
+
+
+def test_what_does_not_compile_is_compiled_without_our_changes(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = []
+
+    def compiled(folder: Path, work: Path, *, changed: bool) -> None:
+        tried.append(changed)
+        if changed:
+            raise subprocess.CalledProcessError(1, ["pip"])
+        (folder / "made.whl").touch()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "compile_to", compiled)
+    assert build.wheel("anything").name == "made.whl"
+    assert tried == [True, False]
+    assert "without" in capsys.readouterr().out
+
+
+def test_another_kernel_is_another_build(build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = build.engine_source.fingerprint()
+    assert before == build.engine_source.fingerprint()
+    (tmp_path / "rows.h").write_text("// other")
+    monkeypatch.setattr(build.engine_source, "KERNELS", tmp_path)
+    assert build.engine_source.fingerprint() != before

@@ -1,0 +1,123 @@
+// The registers of an x86 CPU, a lane of 32 bits for each row of a matrix: 16 rows with AVX-512 VNNI, else 8.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace edgellm {
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+
+struct Lanes {
+    static constexpr int COUNT = 16;  // lanes
+    static constexpr int TILE  = 8;   // inputs at once, as registers allow
+    using Integers             = __m512i;
+    using Floats               = __m512;
+
+    static Integers load(const void * bits) { return _mm512_loadu_si512(bits); }
+    static Integers all(int32_t x) { return _mm512_set1_epi32(x); }
+    static Integers bytes(uint8_t x) { return _mm512_set1_epi8(char(x)); }
+    static Integers unsigned_bytes(const uint8_t * x) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) x)); }
+    static Integers signed_bytes(const int8_t * x) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) x)); }
+    static Integers both(Integers a, Integers b) { return _mm512_and_si512(a, b); }
+    static Integers either(Integers a, Integers b) { return _mm512_or_si512(a, b); }
+    static Integers left(Integers a, int bits) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(bits)); }
+    static Integers right(Integers a, int bits) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits)); }
+
+    static Floats zero() { return _mm512_setzero_ps(); }
+    static Floats all(float x) { return _mm512_set1_ps(x); }
+    static Floats floats(Integers x) { return _mm512_cvtepi32_ps(x); }
+    static Floats halves(const uint16_t * x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
+    static Floats plus(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+    static Floats times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+    static Floats fused(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+    static void   store(float * to, Floats x) { _mm512_storeu_ps(to, x); }
+};
+
+#else
+
+struct Lanes {
+    static constexpr int COUNT = 8;
+    static constexpr int TILE  = 4;
+    using Integers             = __m256i;
+    using Floats               = __m256;
+
+    static Integers load(const void * bits) { return _mm256_loadu_si256((const __m256i *) bits); }
+    static Integers all(int32_t x) { return _mm256_set1_epi32(x); }
+    static Integers bytes(uint8_t x) { return _mm256_set1_epi8(char(x)); }
+    static Integers unsigned_bytes(const uint8_t * x) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) x)); }
+    static Integers signed_bytes(const int8_t * x) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) x)); }
+    static Integers both(Integers a, Integers b) { return _mm256_and_si256(a, b); }
+    static Integers either(Integers a, Integers b) { return _mm256_or_si256(a, b); }
+    static Integers left(Integers a, int bits) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(bits)); }
+    static Integers right(Integers a, int bits) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(bits)); }
+
+    static Floats zero() { return _mm256_setzero_ps(); }
+    static Floats all(float x) { return _mm256_set1_ps(x); }
+    static Floats floats(Integers x) { return _mm256_cvtepi32_ps(x); }
+    static Floats halves(const uint16_t * x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
+    static Floats plus(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+    static Floats times(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+    static Floats fused(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+    static void   store(float * to, Floats x) { _mm256_storeu_ps(to, x); }
+};
+
+#endif
+
+#if (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)) || defined(__AVXVNNI__)
+
+// Signed codes lie so much higher; what a sum begins with takes it off again.
+constexpr int LIFT = 128;
+
+// In each lane a sum of products: four codes, unsigned bytes, times four signed bytes of an input at once.
+template <int, bool> struct Sum {
+    Lanes::Integers wide;
+
+    Sum() = default;
+    explicit Sum(int32_t start) : wide(Lanes::all(start)) {}
+
+    void add(Lanes::Integers codes, int32_t input, int) {
+#    if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+        wide = _mm512_dpbusd_epi32(wide, codes, _mm512_set1_epi32(input));
+#    else
+        wide = _mm256_dpbusd_avx_epi32(wide, codes, _mm256_set1_epi32(input));
+#    endif
+    }
+    Lanes::Floats value() const { return Lanes::floats(wide); }
+};
+
+#else
+
+constexpr int LIFT = 0;
+
+// The same in two steps: pairs of products in 16 bits, of which DEPTH can be added up before they are full.
+template <int DEPTH, bool SIGNED> struct Sum {
+    __m256i wide, narrow;
+
+    Sum() = default;
+    explicit Sum(int32_t start) : wide(_mm256_set1_epi32(start)) {}
+
+    // `done`: how many were added before.
+    void add(__m256i codes, int32_t input, int done) {
+        const __m256i x = _mm256_set1_epi32(input);
+        const __m256i pairs =
+            SIGNED ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)) : _mm256_maddubs_epi16(codes, x);
+        narrow = done % DEPTH ? _mm256_add_epi16(narrow, pairs) : pairs;
+        if ((done + 1) % DEPTH == 0) {
+            wide = _mm256_add_epi32(wide, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)));
+        }
+    }
+    Lanes::Floats value() const { return Lanes::floats(wide); }
+};
+
+#endif
+
+// Eight integers, added up.
+static inline int32_t total(__m256i x) {
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    const __m128i two  = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
+}  // namespace edgellm

@@ -1,0 +1,244 @@
+// Quantised matrices on x86 CPUs, sixteen rows side by side: a lane of the registers for each.
+//
+// llama.cpp multiplies most types row by row, with a sum over lanes for each product, and has kernels for several inputs
+// for few of them. Here a block of weights is unpacked once for up to TILE inputs, and lanes are never added up. Every
+// product is made by the same operations in the same order, however many inputs there are, and wherever an input stands:
+// results do not depend on company, to the last bit.
+//
+// Included by llama.cpp's repack.cpp, inside no namespace; needs what that file includes.
+#pragma once
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && defined(__GNUC__)
+
+#    include "kinds.h"
+
+#    include <algorithm>
+
+namespace edgellm {
+
+constexpr int BLOCK = 32;  // numbers of an input that share a scale
+constexpr int PART  = 64;  // inputs for which the rows are gone through at once: they stay in the L2 cache
+
+// A block of an input: bytes q with a scale d, the sums of their halves, and d times both.
+struct Input {
+    float   d;
+    float   sum;
+    int32_t halves[2];
+    int8_t  q[BLOCK];
+};
+
+static inline __m256i rounded(const float * x, __m256 scale) {
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
+}
+
+// The first `count` blocks of x.
+static void quantise(const float * x, Input * to, int count) {
+    const __m256  magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    const __m256i order     = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // undoes what packing does to the two halves
+    for (int b = 0; b < count; b++, x += BLOCK) {
+        __m256 largest = _mm256_setzero_ps();
+        for (int i = 0; i < BLOCK; i += 8) {
+            largest = _mm256_max_ps(largest, _mm256_and_ps(_mm256_loadu_ps(x + i), magnitude));
+        }
+        __m128 four = _mm_max_ps(_mm256_castps256_ps128(largest), _mm256_extractf128_ps(largest, 1));
+        four        = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        const float most  = _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+        const __m256 scale = _mm256_set1_ps(most > 0 ? 127.0f / most : 0.0f);
+
+        const __m256i a = rounded(x, scale), c = rounded(x + 8, scale), e = rounded(x + 16, scale), f = rounded(x + 24, scale);
+        const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(a, c), _mm256_packs_epi32(e, f));
+        _mm256_storeu_si256((__m256i *) to[b].q, _mm256_permutevar8x32_epi32(packed, order));
+        to[b].d         = most / 127.0f;
+        to[b].halves[0] = total(_mm256_add_epi32(a, c));
+        to[b].halves[1] = total(_mm256_add_epi32(e, f));
+        to[b].sum       = to[b].d * float(to[b].halves[0] + to[b].halves[1]);
+    }
+}
+
+static inline int32_t four(const int8_t * q) {
+    int32_t bits;
+    memcpy(&bits, q, sizeof(bits));
+    return bits;
+}
+
+// COUNT inputs times the rows of `packed` from lane `first` on, over `blocks` blocks of the file.
+template <class Kind, int COUNT>
+static void multiply(const typename Kind::Packed * packed, int first, const Input * const * inputs, int blocks, float * const * to) {
+    using Total = Sum<Kind::DEPTH, Kind::SIGNED>;
+    Floats scaled[COUNT], shifted[COUNT];
+    Total  sums[COUNT], highs[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        scaled[i] = shifted[i] = Lanes::zero();
+    }
+    int at = 0;
+    for (int b = 0; b < blocks; b++) {
+        typename Kind::Reader reader(packed[b], first);
+        for (int j = 0; j < Kind::SUBS; j++, at++) {
+            reader.open(j);
+            for (int i = 0; i < COUNT; i++) {
+                const Input & x = inputs[i][at];
+                sums[i]         = Total(-Kind::BIAS * (Kind::HALVES ? x.halves[0] : x.halves[0] + x.halves[1]));
+                highs[i]        = Total(Kind::HALVES ? -Kind::BIAS * x.halves[1] : 0);
+            }
+#    pragma GCC unroll 4
+            for (int g = 0; g < 4; g++) {
+                Integers low, high;
+                reader.codes(g, low, high);
+                for (int i = 0; i < COUNT; i++) {
+                    const int8_t * q = inputs[i][at].q + 4 * g;
+                    if constexpr (Kind::HALVES) {
+                        sums[i].add(low, four(q), g);
+                        highs[i].add(high, four(q + BLOCK / 2), g);
+                    } else {
+                        sums[i].add(low, four(q), 2 * g);
+                        sums[i].add(high, four(q + BLOCK / 2), 2 * g + 1);
+                    }
+                }
+            }
+            for (int i = 0; i < COUNT; i++) {
+                const Input & x = inputs[i][at];
+                const Floats  d = Lanes::all(x.d);
+                scaled[i]       = Lanes::fused(sums[i].value(), Lanes::times(reader.scale, d), scaled[i]);
+                if constexpr (Kind::HALVES) {
+                    scaled[i] = Lanes::fused(highs[i].value(), Lanes::times(reader.high_scale, d), scaled[i]);
+                }
+                if constexpr (Kind::SHIFTED) {
+                    shifted[i] = Lanes::fused(reader.shift, Lanes::all(x.sum), shifted[i]);
+                }
+            }
+        }
+    }
+    for (int i = 0; i < COUNT; i++) {
+        Lanes::store(to[i] + first, Lanes::plus(scaled[i], shifted[i]));
+    }
+}
+
+template <class Kind> class Rows : public ggml::cpu::repack::tensor_traits_base {
+    static constexpr int NUMBERS = Kind::SUBS * BLOCK;  // of a block of the file
+    using Packed                 = typename Kind::Packed;
+    static_assert(sizeof(Packed) == ROWS * sizeof(typename Kind::Block), "rows move, their size stays");
+
+    bool work_size(int, const ggml_tensor * op, size_t & size) override {
+        if (op->op != GGML_OP_MUL_MAT) {
+            return false;
+        }
+        size = ggml_nelements(op->src[1]) / BLOCK * sizeof(Input);
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        if (op->op != GGML_OP_MUL_MAT) {
+            return false;
+        }
+        const ggml_tensor * matrix = op->src[0];
+        const ggml_tensor * x      = op->src[1];
+        GGML_ASSERT(x->type == GGML_TYPE_F32 && op->nb[0] == sizeof(float) && x->nb[0] == sizeof(float));
+        GGML_ASSERT(matrix->ne[2] == 1 && matrix->ne[3] == 1 && x->ne[3] == 1);
+
+        const int     blocks = int(matrix->ne[0] / BLOCK);
+        const int64_t count  = x->ne[1] * x->ne[2];
+        Input *       inputs = (Input *) params->wdata;
+        GGML_ASSERT(size_t(count) * blocks * sizeof(Input) <= params->wsize);
+
+        // A thread takes its share of every input: often there is but one.
+        const int begin = blocks * params->ith / params->nth, end = blocks * (params->ith + 1) / params->nth;
+        for (int64_t i = 0; i < count; i++) {
+            const char * row = (const char *) x->data + i % x->ne[1] * x->nb[1] + i / x->ne[1] * x->nb[2];
+            quantise((const float *) row + begin * BLOCK, inputs + i * blocks + begin, end - begin);
+        }
+
+        // Rows are taken in shares, as threads get ready.
+        const int64_t groups = matrix->ne[1] / ROWS, share = std::max<int64_t>(1, groups / (4 * params->nth));
+        if (params->ith == 0) {
+            ggml_threadpool_chunk_set(params->threadpool, params->nth);
+        }
+        ggml_barrier(params->threadpool);
+        for (int64_t taken = params->ith; taken * share < groups; taken = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            const int64_t until = std::min(groups, (taken + 1) * share);
+            for (int64_t from = 0; from < count; from += PART) {
+                for (int64_t group = taken * share; group < until; group++) {
+                    part(op, inputs, group, from, std::min(count, from + PART));
+                }
+            }
+        }
+        return true;
+    }
+
+    // One group of rows times the inputs `from` to `until`.
+    static void part(ggml_tensor * op, const Input * inputs, int64_t group, int64_t from, int64_t until) {
+        const int      blocks = int(op->src[0]->ne[0] / NUMBERS);
+        const Packed * packed = (const Packed *) op->src[0]->data + group * blocks;
+        while (from < until) {
+            const Input * x[Lanes::TILE];
+            float *       to[Lanes::TILE];
+            const int64_t left = until - from;
+            const int     size = left >= Lanes::TILE ? Lanes::TILE : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+            for (int i = 0; i < size; i++) {
+                const int64_t at = from + i;
+                char * row = (char *) op->data + at % op->ne[1] * op->nb[1] + at / op->ne[1] * op->nb[2];
+                x[i]  = inputs + at * blocks * Kind::SUBS;
+                to[i] = (float *) row + group * ROWS;
+            }
+            for (int first = 0; first < ROWS; first += Lanes::COUNT) {
+                switch (size) {
+                    case 1: multiply<Kind, 1>(packed, first, x, blocks, to); break;
+                    case 2: multiply<Kind, 2>(packed, first, x, blocks, to); break;
+                    case 4: multiply<Kind, 4>(packed, first, x, blocks, to); break;
+                    default: multiply<Kind, Lanes::TILE>(packed, first, x, blocks, to); break;
+                }
+            }
+            from += size;
+        }
+    }
+
+  public:
+    int repack(ggml_tensor * t, const void * data, size_t size) override {
+        GGML_ASSERT(size == ggml_nbytes(t));
+        const auto *  from   = (const typename Kind::Block *) data;
+        Packed *      to     = (Packed *) t->data;
+        const int64_t blocks = t->ne[0] / NUMBERS;
+        for (int64_t group = 0; group < t->ne[1] / ROWS; group++, from += ROWS * blocks) {
+            for (int64_t b = 0; b < blocks; b++, to++) {
+                for (int row = 0; row < ROWS; row++) {
+                    Kind::pack(*to, row, from[row * blocks + b]);
+                }
+            }
+        }
+        return 0;
+    }
+};
+
+}  // namespace edgellm
+
+// By this edgellm recognises a library that has these kernels (`repacking.py`), without loading it.
+extern "C" __attribute__((used, visibility("default"))) const char edgellm_rows[] = "edgellm: rows side by side";
+
+static const ggml::cpu::tensor_traits * edgellm_traits(const ggml_tensor * t) {
+    using namespace edgellm;
+    static const Rows<Q4_0> q4_0;
+    static const Rows<Q4_1> q4_1;
+    static const Rows<Q8_0> q8_0;
+    static const Rows<Q4_K> q4_k;
+    static const Rows<Q5_K> q5_k;
+    static const Rows<Q6_K> q6_k;
+    if (t->ne[1] % ROWS || t->ne[2] != 1 || t->ne[3] != 1) {
+        return nullptr;
+    }
+    switch (t->type) {
+        case GGML_TYPE_Q4_0: return &q4_0;
+        case GGML_TYPE_Q4_1: return &q4_1;
+        case GGML_TYPE_Q8_0: return &q8_0;
+        case GGML_TYPE_Q4_K: return &q4_k;
+        case GGML_TYPE_Q5_K: return &q5_k;
+        case GGML_TYPE_Q6_K: return &q6_k;
+        default: return nullptr;
+    }
+}
+
+#else
+
+static const ggml::cpu::tensor_traits * edgellm_traits(const ggml_tensor *) {
+    return nullptr;
+}
+
+#endif
