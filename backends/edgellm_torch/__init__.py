@@ -1,11 +1,13 @@
-"""The torch engine: GGUF files on PyTorch, on the CPU so far.
+"""The torch engine: GGUF files on PyTorch.
 
 plugin        what the app sees of it; imports nothing heavy
 header        reads a file's header for the architectures
 config        what a header says of a model: sizes, kinds of layers, ropes
 architectures one short file for each family: which tensors a layer has and how they are put together
 costs         memory needs from the header alone
+devices       the CPU, or the GPUs here, and which layers go where
 load          puts a runner together, in the room of a placement
+room          how much KV room it gets, after its largest step has run once; gauge: what that took
 loader        tensors of the file as weights of the engine
 model         the decoder: tokens in, logits of the wanted rows out; its layers: attention, feed_forward
 pool          which blocks of the KV memory belong to which sequence; plain Python

@@ -38,6 +38,12 @@ class Step:
         self.slots = slots
         self._angles: dict[RopeSpec, Angles] = {}
 
+    def to(self, device: str) -> Step:
+        """The same step for layers on another device; itself where it is there."""
+        if self.positions.device == torch.device(device):
+            return self
+        return Step(self.ragged.to(device), self.positions.to(device), self.slots.to(device))
+
     def angles(self, spec: RopeSpec) -> Angles:
         """Of all rows; made once for all layers."""
         if spec not in self._angles:

@@ -260,6 +260,15 @@ def vectors(part: Any) -> Iterator[tuple[str, int]]:
             yield found.factors, found.dims // 2
 
 
+def tensors(part: Any) -> set[str]:
+    """The names of all that is read of a part."""
+    return (
+        {linear.weight for linear in linears(part)}
+        | {norm.weight for norm in norms(part)}
+        | {name for name, _ in vectors(part)}
+    )
+
+
 def _walk(part: Any) -> Iterator[Any]:
     if isinstance(part, tuple):
         for item in part:

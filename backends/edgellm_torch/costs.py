@@ -5,14 +5,14 @@ Weights and KV are exact. Scratch is that of the reference kernels, which dequan
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from edgellm_kernels.kv_kinds import KV_KINDS, kv_bytes
 
-from edgellm.contracts.engine import CostModel, KVCost, KVKind, ModelFile
+from edgellm.contracts.engine import CostModel, KVCost, KVKind, ModelFile, Placement
 from edgellm.errors import InvalidRequest
 from edgellm_torch.architectures import decoder
-from edgellm_torch.config import Attention, Decoder, Experts, Latent, Layer
+from edgellm_torch.config import Attention, Decoder, Experts, Latent, Layer, tensors
 from edgellm_torch.pool import BLOCK, blocks_for
 
 MIB: Final = 1024 * 1024
@@ -26,6 +26,8 @@ GROWTH: Final = {"Q3_K": (110, 114), "Q4_K": (144, 148), "Q5_K": (176, 180), "IQ
 # it writes there; behind a window the first one is not full either.
 SPARE: Final = 1
 SPARE_SLIDING: Final = 2
+
+DRAFT_OUTPUTS: Final = 32  # rows of a step with logits, beyond one for each sequence: guesses to be checked
 
 # Measured on Linux with the CPU build: an interpreter with torch, numpy, the tokenizer's library and the templates, and
 # what loading and dequantising leave with the allocator; before any model.
@@ -50,6 +52,7 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
         process=process(model, parts.vocabulary),
         activations=F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
         logits=F32_BYTES * parts.vocabulary,
+        draft_logits=DRAFT_OUTPUTS,
         block=BLOCK,
     )
 
@@ -65,6 +68,11 @@ def process(model: ModelFile, vocabulary: int) -> int:
     return PROCESS + vocabulary * (WORD + MERGE * merges)
 
 
+def max_outputs(placement: Placement) -> int:
+    """Rows of a step that may have logits."""
+    return min(placement.batch_tokens, placement.max_sequences + DRAFT_OUTPUTS)
+
+
 def group_blocks(parts: Decoder, capacity: int, sequences: int, batch_tokens: int) -> list[int]:
     """Blocks of the pool for each group of layers, in the order of `parts.windows`."""
     found = []
@@ -72,6 +80,50 @@ def group_blocks(parts: Decoder, capacity: int, sequences: int, batch_tokens: in
         tokens = min(capacity, window * sequences + batch_tokens) if window else capacity
         found.append(blocks_for(tokens) + sequences * (SPARE_SLIDING if window else SPARE))
     return found
+
+
+class Loads(NamedTuple):
+    """What the layers of a model take where they are computed, bytes.
+
+    `ends`: the embedding, the output; `shared`: what both name, which one device for all holds once.
+    """
+
+    weights: tuple[int, ...]
+    kv: tuple[int, ...]  # per token
+    ends: tuple[int, int]
+    shared: int
+    scratch: int  # of a step, on every device
+
+    def layers(self, tokens: int) -> list[int]:
+        """Of each layer, with room for `tokens`; the embedding lies with the first, the output with the last."""
+        found = [weights + tokens * kv for weights, kv in zip(self.weights, self.kv, strict=True)]
+        found[0] += self.ends[0]
+        found[-1] += self.ends[1]
+        return found
+
+    def of(self, part: range, tokens: int) -> int:
+        """Of some layers."""
+        whole = len(part) == len(self.weights)
+        return sum(self.layers(tokens)[part.start : part.stop]) - (self.shared if whole else 0)
+
+
+def loads(model: ModelFile, parts: Decoder, placement: Placement) -> Loads:
+    """Windows are taken for what they would hold at most: rather one device too many."""
+    sizes = {tensor.name: _held(tensor.type, tensor.nbytes) for tensor in model.tensors}
+
+    def size(part: Any) -> int:
+        return sum(sizes[name] for name in tensors(part))
+
+    needs = cost_model(model, placement.kv_type).needs(
+        placement.capacity, placement.max_sequences, placement.batch_tokens
+    )
+    return Loads(
+        tuple(size(layer) for layer in parts.layers),
+        tuple(kept(layer.attention, placement.kv_type) for layer in parts.layers),
+        (size(parts.embedding), size((parts.norm, parts.output))),
+        sum(sizes[name] for name in tensors(parts.embedding) & tensors(parts.output)),
+        needs.activations,
+    )
 
 
 def _held(kind: str, nbytes: int) -> int:
@@ -84,14 +136,14 @@ def _kv(parts: Decoder, kv_type: str) -> tuple[KVCost, ...]:
     found = []
     for window in parts.windows:
         layers = [layer.attention for layer in parts.layers if layer.attention.window == window]
-        per_token = sum(_kept(attention, kv_type) for attention in layers)
+        per_token = sum(kept(attention, kv_type) for attention in layers)
         kind: KVKind = "sliding" if window else "latent" if isinstance(layers[0], Latent) else "full"
         spare = SPARE_SLIDING if window else SPARE
         found.append(KVCost(kind, len(layers), per_token, spare * BLOCK * per_token, window))
     return tuple(found)
 
 
-def _kept(attention: Attention | Latent, kv_type: str) -> int:
+def kept(attention: Attention | Latent, kv_type: str) -> int:
     """Bytes that one layer keeps of a token."""
     if isinstance(attention, Latent):
         return kv_bytes(kv_type, 1, attention.kv_numbers, attention.rank, shares_v=True)

@@ -40,7 +40,7 @@ class DecoderStates:
         self.device = model.device
         self._model = model
         blocks = group_blocks(model.decoder, batch_tokens, batch_texts, batch_tokens)
-        self._kv = KVMemory(model.decoder, blocks, KV_TYPE, model.device)
+        self._kv = KVMemory(model.decoder, blocks, KV_TYPE, model.devices)
 
     def __call__(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         blocks: list[range] = []

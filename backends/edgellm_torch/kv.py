@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from edgellm_kernels.pages import Pages
@@ -15,13 +15,16 @@ from edgellm_torch.pool import BLOCK, GONE, Copy, Pool
 class KVMemory:
     """Pages for every layer. Layers with the same window are a group, and share the pool's tables of that group."""
 
-    def __init__(self, decoder: Decoder, blocks: Sequence[int], kind: str, device: str = "cpu") -> None:
-        """`blocks` of each group, in the order of `decoder.windows`; `kind`: how numbers are stored."""
+    def __init__(self, decoder: Decoder, blocks: Sequence[int], kind: str, devices: Sequence[str]) -> None:
+        """`blocks` of each group, in the order of `decoder.windows`; `kind`: how numbers are stored.
+
+        `devices`: where each layer's pages lie. Tables are the same for all.
+        """
         windows = decoder.windows
         self.groups = [windows.index(layer.attention.window) for layer in decoder.layers]
         self.pages = [
             _pages(layer.attention, blocks[group], kind, device)
-            for layer, group in zip(decoder.layers, self.groups, strict=True)
+            for layer, group, device in zip(decoder.layers, self.groups, devices, strict=True)
         ]
         for pages in self.pages:  # taken now, not page by page in the middle of a text
             for tensor in pages.tensors():
@@ -36,9 +39,10 @@ class KVMemory:
                 pages.copy_block(copy.source, copy.target)
 
     def read(self, pool: Pool, sequence: int) -> list[list[Tensor]]:
-        """Copies of a sequence's pages, for each layer; what the windows have let go of is left out."""
+        """Copies of a sequence's pages in RAM, for each layer; what the windows have let go of is left out."""
         held = _held(pool, sequence)
-        return [pages.read(held[group]) for pages, group in zip(self.pages, self.groups, strict=True)]
+        layers = zip(self.pages, self.groups, strict=True)
+        return [[tensor.cpu() for tensor in pages.read(held[group])] for pages, group in layers]
 
     def write(self, pool: Pool, sequence: int, contents: Sequence[Sequence[Tensor]]) -> None:
         """Bring what `read` gave back into the blocks that the sequence now has."""
@@ -50,6 +54,11 @@ class KVMemory:
     @property
     def nbytes(self) -> int:
         return sum(pages.nbytes for pages in self.pages)
+
+    def nbytes_by(self, layers: Iterable[int]) -> list[int]:
+        """Of so many layers each, one after the other."""
+        pages = iter(self.pages)
+        return [sum(next(pages).nbytes for _ in range(count)) for count in layers]
 
 
 def _pages(attention: Attention | Latent, blocks: int, kind: str, device: str) -> Pages:

@@ -2,53 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from edgellm_kernels.invariance import rows_exact
+from edgellm_kernels.staging import Staging
 
 from edgellm.contracts.engine import ModelFile, Placement
 from edgellm.errors import InsufficientMemory, LoadFailed
 from edgellm_torch.architectures import decoder
-from edgellm_torch.costs import KV_TYPES, group_blocks
+from edgellm_torch.config import Decoder
+from edgellm_torch.costs import KV_TYPES, MIB, group_blocks
+from edgellm_torch.devices import Share, gpus, spread
 from edgellm_torch.kv import KVMemory
 from edgellm_torch.loader import load as load_weights
-from edgellm_torch.model import Model
+from edgellm_torch.model import Model, Stage
 from edgellm_torch.pool import Pool
+from edgellm_torch.room import fitted
 from edgellm_torch.runner import TorchRunner
 
+_STAGED = 16 * MIB  # for each thread that loads, on the way to a GPU
 
-def load(model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TorchRunner:
-    """Raises LoadFailed, and InsufficientMemory where torch gets no more."""
+
+def load(
+    model: ModelFile,
+    placement: Placement,
+    progress: Callable[[float], None],
+    shares: Sequence[Share] | None = None,
+) -> TorchRunner:
+    """On the devices of `shares`; None: on what is here. Raises LoadFailed; InsufficientMemory with what is short."""
     check(placement)
     parts = decoder(model)
     torch.set_num_threads(placement.threads)
+    if shares is None:
+        shares, why = spread(model, parts, placement, gpus())
+        if why:
+            sys.stderr.write(f"torch: on the CPU: {why}\n")
+            sys.stderr.flush()
     try:
-        weights = load_weights(model, parts, placement.threads, lambda done: progress(0.95 * done))
+        whole = _model(model, parts, placement, shares, lambda done: progress(0.95 * done))
+        placement = fitted(model, whole, shares, placement)
         blocks = group_blocks(parts, placement.capacity, placement.max_sequences, placement.batch_tokens)
-        pool = Pool(list(zip(blocks, parts.windows, strict=True)), placement.max_sequences)
-        kv = KVMemory(parts, blocks, placement.kv_type)
+        kv = KVMemory(parts, blocks, placement.kv_type, whole.devices)
     except (MemoryError, RuntimeError) as error:
         why = (str(error) or "torch gets no more").splitlines()[0]
         raise InsufficientMemory(
             f"{model.path.name} does not fit in memory: {why}",
             hint="close other programs, or take a shorter context or a smaller model",
         ) from error
-    rows_exact(weights.matrices.values())  # measured now, and not in the first step
-    try:
-        whole = Model(parts, weights)
-    except ValueError as error:  # a number that the header's checks let through
-        raise LoadFailed(f"{model.path.name} cannot be run: {error}", hint="pull the model again") from error
     progress(1.0)
+    pool = Pool(list(zip(blocks, parts.windows, strict=True)), placement.max_sequences)
     return TorchRunner(whole, pool, kv, placement)
+
+
+def _model(
+    model: ModelFile, parts: Decoder, placement: Placement, shares: Sequence[Share], progress: Callable[[float], None]
+) -> Model:
+    """Weights on their devices, one after the other."""
+    stages: list[Stage] = []
+
+    def report(done: float) -> None:
+        progress((len(stages) + done) / len(shares))
+
+    for share in shares:
+        layers = parts.layers[share.layers.start : share.layers.stop]
+        ends = (parts.embedding,) * (share is shares[0]), (parts.norm, parts.output) * (share is shares[-1])
+        device = share.device.name
+        staging = partial(Staging, _STAGED, locked=True) if device.startswith("cuda") else None
+        weights = load_weights(model, (layers, *ends), placement.threads, report, device, staging)
+        rows_exact(weights.matrices.values())  # measured now, and not in the first step
+        try:
+            stages.append(Stage(device, layers, weights))
+        except ValueError as error:  # a number that the header's checks let through
+            raise LoadFailed(f"{model.path.name} cannot be run: {error}", hint="pull the model again") from error
+    return Model(parts, stages)
 
 
 def check(placement: Placement) -> None:
     """Raises LoadFailed for a room that makes no sense."""
     if placement.kv_type not in KV_TYPES:
         raise LoadFailed(f"the torch engine has no KV type {placement.kv_type}", hint="one of " + ", ".join(KV_TYPES))
-    if placement.gpu_layers:
-        raise LoadFailed("the torch engine has no GPU kernels yet", hint="set gpu_layers = 0, or engine = llamacpp")
+    if placement.spills:
+        raise LoadFailed(
+            "the torch engine holds all weights in memory, and these do not fit",
+            hint="take a smaller model, or engine = llamacpp, which reads them from disk",
+        )
     for name in ("context", "capacity", "batch_tokens", "threads", "threads_batch", "max_sequences"):
         if getattr(placement, name) < 1:
             raise LoadFailed(f"{name} is {getattr(placement, name)}; it must be at least 1")

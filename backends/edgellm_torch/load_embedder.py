@@ -16,7 +16,7 @@ from edgellm_torch.encoder import EncoderModel
 from edgellm_torch.load import check
 from edgellm_torch.loader import Weights
 from edgellm_torch.loader import load as load_weights
-from edgellm_torch.model import Model
+from edgellm_torch.model import Model, Stage
 from edgellm_torch.pooling import embedding_parts, pooling
 from edgellm_torch.tokenizer import frame
 
@@ -54,7 +54,9 @@ def load_embedder(model: ModelFile, placement: Placement, progress: Callable[[fl
 def _states(parts: Decoder | Encoder, weights: Weights, placement: Placement) -> States:
     if isinstance(parts, Encoder):
         return EncoderModel(parts, weights)
-    return DecoderStates(Model(parts, weights), placement.batch_tokens, placement.max_sequences)
+    return DecoderStates(
+        Model(parts, [Stage("cpu", parts.layers, weights)]), placement.batch_tokens, placement.max_sequences
+    )
 
 
 def _context(parts: Decoder | Encoder, placement: Placement) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from edgellm.contracts.engine import ModelFile, TensorInfo
 from edgellm.errors import LoadFailed
-from edgellm_torch.config import linears, norms, vectors
+from edgellm_torch.config import linears, tensors
 
 _AGAIN = "the file is damaged or was changed; pull the model again"
 
@@ -55,16 +55,15 @@ def load(
     a file is not the one that `model` describes.
     """
     files = [MappedFile(path) for path in (model.path, *model.more)]
-    tensors = {tensor.name: tensor for tensor in model.tensors}
+    known = {tensor.name: tensor for tensor in model.tensors}
     for tensor in model.tensors:
         _require_inside(tensor, files, model)
-    matrices = {linear.weight for linear in linears(part)}
-    small = {norm.weight for norm in norms(part)} | {name for name, _ in vectors(part)}
-    total = sum(tensors[name].nbytes for name in matrices | small)
+    matrices, wanted = {linear.weight for linear in linears(part)}, tensors(part)
+    total = sum(known[name].nbytes for name in wanted)
     local = threading.local()
 
     def read(name: str) -> tuple[str, Weight | Tensor]:
-        tensor = tensors[name]
+        tensor = known[name]
         file = files[tensor.file]
         if staging is not None and not hasattr(local, "staging"):
             local.staging = staging()
@@ -78,14 +77,14 @@ def load(
 
     found: dict[str, Weight | Tensor] = {}
     done = 0
-    in_order = sorted(matrices | small, key=lambda name: tensors[name].offset)
+    in_order = sorted(wanted, key=lambda name: known[name].offset)
     with (
         ThreadPoolExecutor(max(1, threads), thread_name_prefix="weights") as workers,
         closing(_each(workers, read, in_order)) as made,
     ):
         for name, value in made:
             found[name] = value
-            done += tensors[name].nbytes
+            done += known[name].nbytes
             progress(min(1.0, done / total))
     return Weights(
         {name: value for name, value in found.items() if isinstance(value, Weight)},

@@ -31,17 +31,36 @@ class Block:
         )
 
 
-class Model:
-    """A whole decoder on one device."""
+class Stage:
+    """Layers that follow each other on one device, and the weights that lie there."""
 
-    def __init__(self, decoder: Decoder, weights: Weights, device: str = "cpu") -> None:
-        self.decoder = decoder
+    def __init__(self, device: str, layers: Sequence[Layer], weights: Weights) -> None:
         self.device = device
         self.weights = weights
-        self.embedding = weights.matrices[decoder.embedding.weight]
-        self.blocks = [Block(layer, weights) for layer in decoder.layers]
-        self.norm = RMSNorm(decoder.norm, weights)
-        self.output = MatMul(decoder.output, weights)
+        self.blocks = [Block(layer, weights) for layer in layers]
+
+
+class Model:
+    """A whole decoder, on one device or on several: what goes through its layers is handed on from stage to stage."""
+
+    def __init__(self, decoder: Decoder, stages: Sequence[Stage]) -> None:
+        """The first stage has the embedding's weights, the last one those of the output; all layers are in some."""
+        self.decoder = decoder
+        self.stages = stages
+        self.device = stages[0].device  # where tokens go in; logits come out on the last one's
+        self.embedding = stages[0].weights.matrices[decoder.embedding.weight]
+        self.norm = RMSNorm(decoder.norm, stages[-1].weights)
+        self.output = MatMul(decoder.output, stages[-1].weights)
+
+    @property
+    def devices(self) -> list[str]:
+        """Of each layer."""
+        return [stage.device for stage in self.stages for _ in stage.blocks]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all weights."""
+        return sum(stage.weights.nbytes for stage in self.stages)
 
     def __call__(self, tokens: Tensor, kv: KVMemory, steps: Sequence[Step], wanted: Tensor) -> Tensor | None:
         """Logits, float32 [wanted rows, vocabulary]; None where no row is wanted.
@@ -52,7 +71,7 @@ class Model:
         x = self.states(tokens, kv, steps)
         if not wanted.numel():
             return None
-        logits = self.output(self.norm(x[wanted]))
+        logits = self.output(self.norm(x[wanted.to(x.device)]))
         return ops.soft_cap(logits, self.decoder.soft_cap) if self.decoder.soft_cap else logits
 
     def states(self, tokens: Tensor, kv: KVMemory, steps: Sequence[Step]) -> Tensor:
@@ -60,9 +79,12 @@ class Model:
         x = ops.embed(tokens, self.embedding)
         if self.decoder.embedding_scale != 1.0:
             x = x * self.decoder.embedding_scale
-        for block, pages, group in zip(self.blocks, kv.pages, kv.groups, strict=True):
-            mixed = block.attention(block.attention_norm(x), pages, steps[group])
-            x = x + (block.attention_post(mixed) if block.attention_post else mixed)
-            fed = block.feed(block.feed_norm(x))
-            x = x + (block.feed_post(fed) if block.feed_post else fed)
+        layers = zip(kv.pages, kv.groups, strict=True)  # each stage takes its own from it
+        for stage in self.stages:
+            x, here = x.to(stage.device), [step.to(stage.device) for step in steps]
+            for block, (pages, group) in zip(stage.blocks, layers, strict=False):
+                mixed = block.attention(block.attention_norm(x), pages, here[group])
+                x = x + (block.attention_post(mixed) if block.attention_post else mixed)
+                fed = block.feed(block.feed_norm(x))
+                x = x + (block.feed_post(fed) if block.feed_post else fed)
         return x

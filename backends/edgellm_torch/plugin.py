@@ -28,14 +28,19 @@ class TorchPlugin:
             return Unavailable(f"torch is not installed ({error})", _INSTALL)
         except (OSError, RuntimeError) as error:
             return Unavailable(f"torch does not work here: {error}", f"reinstall it: {_INSTALL}")
-        return Available(version=str(torch.__version__), detail="CPU, reference kernels: exact, and slow")
+        from edgellm_torch.devices import gpus
+
+        found = "; ".join(f"{gpu.name}: {gpu.title}, {gpu.free >> 20:,} MiB free" for gpu in gpus())
+        return Available(version=str(torch.__version__), detail=f"{found or 'CPU'}, reference kernels: exact, and slow")
 
     def kernels(self) -> KernelReport:
         """What `edgellm_kernels` chooses on the device that this engine computes on."""
         from edgellm_kernels.dispatch import explain
 
-        device = "cpu"
-        choices = (KernelChoice(c.op, c.implementation, c.reason, c.refused) for c in explain(device))
+        from edgellm_torch.devices import cpu, gpus
+
+        device = (*gpus(), cpu())[0].name
+        choices = (KernelChoice(c.op, c.implementation, c.reason, c.refused) for c in explain(device.partition(":")[0]))
         return KernelReport(device, tuple(choices))
 
     def supports(self, model: ModelFile) -> str | None:

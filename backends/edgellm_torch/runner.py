@@ -13,6 +13,7 @@ from edgellm.contracts.chain import SAMPLERS
 from edgellm.contracts.engine import Logprob, Parked, Placement, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_torch.attention import Step
+from edgellm_torch.costs import max_outputs
 from edgellm_torch.kv import KVMemory, table
 from edgellm_torch.model import Model
 from edgellm_torch.pool import BLOCK, Pool
@@ -21,7 +22,6 @@ from edgellm_torch.sampling.logprobs import log_probabilities
 from edgellm_torch.sampling.penalties import Draw
 
 DRAFT_TOKENS = 15  # longest draft of a row: with the token itself a tile of the reference kernels
-DRAFT_OUTPUTS = 32  # of all rows of a step: their logits take memory
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class TorchRunner:
             capacity=capacity,
             max_sequences=placement.max_sequences,
             batch_tokens=placement.batch_tokens,
-            max_outputs=min(placement.batch_tokens, placement.max_sequences + DRAFT_OUTPUTS),
+            max_outputs=max_outputs(placement),
             draft_tokens=DRAFT_TOKENS,
             exact_cells=capacity,  # no operation of a step lets a row's place or company decide about its bits
             samplers=SAMPLERS,

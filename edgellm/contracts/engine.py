@@ -67,6 +67,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     kv_type: str = "f16"  # how keys and values are stored, one of the engine's `kv_types`
     exact: bool = False  # text must not depend, to the last bit, on what else is computed or was cached
     spills: bool = False  # the weights do not fit in memory: map them, and make no copy of any
+    memory: int = 0  # bytes of RAM that the engine may take in all, its process included; 0: unknown
 
 
 DraftMode = Literal["auto", "always", "off"]
@@ -107,7 +108,7 @@ class Needs(msgspec.Struct, frozen=True):
 
 
 class CostModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model costs in memory, from its header alone. Bytes, but for the last two, which are tokens."""
+    """What a model costs in memory, from its header alone. Bytes, but for the last three: rows, tokens, tokens."""
 
     weights: int
     kv: tuple[KVCost, ...] = ()
@@ -116,6 +117,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     state: int = 0  # the same per sequence, where layers are recurrent
     mask: int = 0  # the same for each token of a step and each of KV room that it may see
     logits: int = 0  # one sequence's: once as a result, once in scratch when the layers' is free again
+    draft_logits: int = 0  # rows of logits that a step may have beyond one for each sequence
     step_tokens: int = 1 << 20  # most tokens computed at once; larger steps are cut
     block: int = 1  # KV room is given out in multiples of this
 
@@ -129,7 +131,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
             held[cost.kind] = held.get(cost.kind, 0) + cost.per_token * cells + cost.per_sequence * sequences
             seen += cells
         layers = step * (self.activations + self.mask * seen) + self.state * sequences
-        logits = self.logits * sequences
+        logits = self.logits * min(max(step, sequences), sequences + self.draft_logits)
         return Needs(self.weights, held, max(layers, logits) + logits, self.process)
 
     def _cells(self, cost: KVCost, capacity: int, sequences: int, step: int) -> int:

@@ -141,7 +141,8 @@ class Worker:
         assert self._tokenizer is not None
         model = read_model(Path(load.draft))
         check_vocabulary(load.model, self._tokenizer, plugin.tokenizer(model))
-        placement = replace(load.placement, exact=False)  # its rounding cannot reach the text
+        # Its rounding cannot reach the text; and the process is the other model's, too, so it cannot measure its part.
+        placement = replace(load.placement, exact=False, memory=0)
         self._core.scheduler.speculator.model = DraftModel(plugin.load(model, placement, lambda _done: None))
 
     def _report_loading(self, done: float) -> None:

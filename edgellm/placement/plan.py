@@ -169,6 +169,7 @@ class _Planner:
             raise self._too_big(capacity)
         sequences, batch = shape(self.settings, capacity)
         threads = self.settings.threads or cores
+        needs, draft = self._needs(capacity)
         placement = Placement(
             context=context,
             capacity=capacity,
@@ -182,8 +183,8 @@ class _Planner:
             kv_type=kv_type,
             exact=self.settings.exact,
             spills=self._total(capacity) > self.room.budget,
+            memory=max(0, self.room.budget - draft_total(draft)),
         )
-        needs, draft = self._needs(capacity)
         disk = max(0, self._total(capacity) - self.room.budget)
         return Plan(placement, needs, self.room, self.longest(), disk, draft)
 

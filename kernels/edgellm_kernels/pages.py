@@ -130,6 +130,10 @@ class Ragged:
     def rows(self) -> int:
         return sum(self.counts)
 
+    def to(self, device: torch.device | str) -> Ragged:
+        """The same with its tables on a device."""
+        return Ragged(self.starts, self.counts, self.tables.to(device))
+
     def positions(self, device: torch.device | str | None = None) -> Tensor:
         """Of each row: int64 [rows]."""
         parts = [torch.arange(start, start + count) for start, count in zip(self.starts, self.counts, strict=True)]

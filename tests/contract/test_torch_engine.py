@@ -88,7 +88,7 @@ def test_memory_is_what_was_planned_to_the_byte(engine: Engine, kv_type: str) ->
         needs = cost.needs(placement.capacity, placement.max_sequences, placement.batch_tokens)
         runner = load(engine, placement)
         assert needs.kv_total == runner._kv.nbytes
-        assert needs.weights == runner._model.weights.nbytes
+        assert needs.weights == runner._model.nbytes
         runner.close()
 
 
@@ -97,7 +97,7 @@ def test_weights_of_every_type_are_counted(kind: str, tmp_path: Path) -> None:
     model = read_model(torch_zoo.write(tmp_path, "llama", kind).quantised)
     runner = TorchPlugin().load(model, ROOM, lambda _done: None)
     assert isinstance(runner, TorchRunner)
-    assert cost_model(model, "f16").weights == runner._model.weights.nbytes
+    assert cost_model(model, "f16").weights == runner._model.nbytes
     runner.close()
 
 

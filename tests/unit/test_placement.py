@@ -374,6 +374,7 @@ def test_weights_beyond_memory_are_refused_or_read_from_disk() -> None:
     assert "EDGELLM_SPILL" in (caught.value.hint or "")
     plan = planned(model(), large, settings(spill=True), memory)
     assert plan.placement.spills
+    assert plan.placement.memory == plan.room.budget
     assert plan.total == 2 * GIB
     assert plan.disk == large.needs(plan.placement.capacity, 32, 512).total - 2 * GIB
     assert not planned(model(), COST, settings(spill=True), memory).placement.spills
