@@ -102,15 +102,6 @@ def test_the_models_own_end_is_not_text() -> None:
     assert last(events).usage.completion_tokens == 6
 
 
-def test_a_stop_string_ends_it_and_stays_out() -> None:
-    made, _ = core()
-    whole = text(run(made, *made.add(request("a"), list(range(10))))["a"])
-    stop = whole[7:10]
-    events = run(made, *made.add(request("b", stop=(stop,)), list(range(10))))["b"]
-    assert events[-2] == ChoiceDone("stop")
-    assert text(events) == whole[: whole.index(stop)]
-
-
 def test_without_a_limit_the_context_is_the_limit() -> None:
     made, _ = core()
     events = run(made, *made.add(request(max_tokens=None), list(range(10))))["r"]
@@ -223,17 +214,6 @@ def test_after_an_engine_failure_nothing_of_the_steps_in_flight_is_kept(
     assert runner.used == made.scheduler.cache.used
 
 
-def test_the_same_seed_gives_the_same_text_alone_and_in_company() -> None:
-    warm = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=7)
-    made, _ = core()
-    alone = text(run(made, *made.add(request("x", sampling=warm), list(range(10))))["x"])
-    made, _ = core()
-    for name in ("a", "b"):
-        made.add(request(name, sampling=Sampling(temperature=1.0, seed=3)), list(range(30)))
-    made.add(request("x", sampling=warm), list(range(10)))
-    assert text(run(made)["x"]) == alone
-
-
 def choices(events: list[Event], count: int) -> list[str]:
     return ["".join(e.text for e in events if isinstance(e, TextDelta) and e.choice == n) for n in range(count)]
 
@@ -251,51 +231,6 @@ def test_several_choices_come_from_one_prefill_and_differ() -> None:
     assert last(events).usage.prompt_tokens == 100
     prefilled = sum(len(row.tokens) for step in runner.steps for row in step) - 57
     assert prefilled == 99 + 3, "the last token of the prompt gives each its first logits"
-
-
-def test_each_choice_is_what_it_would_be_alone() -> None:
-    warm = Sampling(temperature=1.0, seed=5)
-    made, _ = core()
-    three = choices(run(made, *made.add(request(n=3, sampling=warm), list(range(50))))["r"], 3)
-    made, _ = core()
-    assert choices(run(made, *made.add(request(sampling=warm), list(range(50))))["r"], 1) == three[:1]
-
-
-def test_the_best_of_several_are_the_likeliest_in_order() -> None:
-    warm = Sampling(temperature=1.5, seed=5)
-    made, _ = core()
-    every = run(made, *made.add(request(n=5, sampling=warm, logprobs=0), list(range(50))))["r"]
-    means = []
-    for number, one in enumerate(choices(every, 5)):
-        infos = [i for e in every if isinstance(e, TextDelta) and e.choice == number for i in e.tokens]
-        means.append((sum(info.logprob for info in infos) / len(infos), one))
-    made, _ = core()
-    best = run(made, *made.add(request(n=2, best_of=5, sampling=warm), list(range(50))))["r"]
-    assert choices(best, 2) == [one for _, one in sorted(means, reverse=True)[:2]]
-    assert last(best).usage.completion_tokens == 100, "all were computed"
-    assert not any(e.tokens for e in best if isinstance(e, TextDelta)), "nobody asked for these"
-
-
-def test_log_probabilities_come_with_the_text_one_for_each_token() -> None:
-    made, _ = core()
-    events = run(made, *made.add(request(logprobs=3), list(range(10))))["r"]
-    infos = [info for e in events if isinstance(e, TextDelta) for info in e.tokens]
-    assert b"".join(info.raw for info in infos).decode() == text(events)
-    assert all(len(info.top) == 3 and info.top[0].logprob == info.logprob for info in infos), "greedy takes the first"
-    assert all(info.logprob < 0 for info in infos)
-
-
-def test_a_cancelled_request_takes_all_its_choices_along() -> None:
-    made, runner = core()
-    made.add(request(n=4), list(range(60)))
-    for _ in range(3):
-        made.step()
-    made.cancel("r")
-    if not made.idle:
-        assert made.step() == [], "a step was still in flight"
-    assert made.idle
-    assert made.step() == []
-    assert runner.used == made.scheduler.cache.used
 
 
 def test_one_choice_that_breaks_fails_its_request_once() -> None:
@@ -332,13 +267,6 @@ def test_a_context_slides_where_the_request_allows_it_and_the_answer_says_so(beh
     slid = [event for event in events if isinstance(event, Slid) and event.choice == 0]
     assert [event.dropped for event in slid] == [118, 118, 118]
     assert made.scheduler.cache.used == runner.used
-
-
-def test_without_leave_the_context_is_the_end() -> None:
-    made, _ = core()
-    events = run(made, *made.add(request(max_tokens=400), list(range(100))))["r"]
-    assert ChoiceDone("length") in events
-    assert len(text(events)) == 156
 
 
 def test_what_follows_a_slide_is_what_follows_the_kept_tokens() -> None:
