@@ -290,6 +290,8 @@ class FakeRunner:
             raise ValueError("a sequence appears twice in one step")
         for row in rows:
             length = len(self._sequence(row.sequence).cells)
+            if any(other.sequence == row.sequence and other.draft for step in self._flying for other in step.rows):
+                raise ValueError(f"sequence {row.sequence} has a draft in flight")
             if not row.tokens or row.start != length:
                 raise ValueError(f"sequence {row.sequence} is {length} tokens long, not {row.start}")
             if len(row.draft) > (self._info.draft_tokens if row.sample is not None else 0):

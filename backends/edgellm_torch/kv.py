@@ -10,6 +10,7 @@ from torch import Tensor
 
 from edgellm_torch.config import Attention, Decoder, Latent
 from edgellm_torch.pool import BLOCK, GONE, Copy, Pool
+from edgellm_torch.transfer import upload
 
 
 class KVMemory:
@@ -78,4 +79,4 @@ def table(rows: Sequence[Sequence[int]], device: str) -> Tensor:
     """Block tables of several sequences as one tensor, int64 [sequences, blocks of the longest]; -1 beyond."""
     width = max((len(row) for row in rows), default=0)
     filled = [[*row, *([GONE] * (width - len(row)))] for row in rows]
-    return torch.tensor(filled, dtype=torch.int64, device=device)
+    return upload(filled, torch.int64, device)

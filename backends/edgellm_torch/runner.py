@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -10,27 +11,25 @@ from edgellm_kernels.pages import Ragged
 from torch import Tensor
 
 from edgellm.contracts.chain import SAMPLERS
-from edgellm.contracts.engine import Logprob, Parked, Placement, Result, Row, RunnerInfo
+from edgellm.contracts.engine import PREVIOUS, Parked, Placement, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_torch.attention import Step
 from edgellm_torch.costs import max_outputs
 from edgellm_torch.kv import KVMemory, table
 from edgellm_torch.model import Model
 from edgellm_torch.pool import BLOCK, Pool
-from edgellm_torch.sampling.chain import choose
-from edgellm_torch.sampling.logprobs import log_probabilities
-from edgellm_torch.sampling.penalties import Draw
+from edgellm_torch.sampling.drawing import Drawing
+from edgellm_torch.transfer import upload
 
 DRAFT_TOKENS = 15  # longest draft of a row: with the token itself a tile of the reference kernels
 
 
-class Ticket(msgspec.Struct, frozen=True):
-    """A step that was submitted: its rows, their logits, and where each row's begin. `ran`: there was room."""
+class Ticket(msgspec.Struct, frozen=True, eq=False):
+    """A step in flight: its rows, and what they draw, if they do. `ran`: there was room."""
 
     rows: Sequence[Row]
-    ran: bool
-    logits: Tensor | None = None
-    first: tuple[int, ...] = ()
+    ran: bool = True
+    drawing: Drawing | None = None
 
 
 class ParkedSequence:
@@ -52,7 +51,11 @@ class ParkedSequence:
 
 
 class TorchRunner:
-    """One loaded model. Not thread-safe: one thread calls it."""
+    """One loaded model. Not thread-safe: one thread calls it.
+
+    A GPU works by itself: there a second step is taken while one runs. What moves sequences about is bookkeeping, and
+    what it copies follows what the device has been given before.
+    """
 
     def __init__(self, model: Model, pool: Pool, kv: KVMemory, placement: Placement) -> None:
         self._model = model
@@ -65,13 +68,15 @@ class TorchRunner:
             capacity=capacity,
             max_sequences=placement.max_sequences,
             batch_tokens=placement.batch_tokens,
+            pipeline_depth=2 if all(device.startswith("cuda") for device in model.devices) else 1,
             max_outputs=max_outputs(placement),
             draft_tokens=DRAFT_TOKENS,
             exact_cells=capacity,  # no operation of a step lets a row's place or company decide about its bits
             samplers=SAMPLERS,
         )
         self._vocabulary = model.decoder.vocabulary
-        self._ticket: Ticket | None = None
+        self._flight: deque[Ticket] = deque()
+        self._unsound: set[int] = set()  # sequences that drew nothing in the step collected last: no numbers
         self._closed = False
 
     @property
@@ -79,19 +84,23 @@ class TorchRunner:
         return self._info
 
     def submit(self, rows: Sequence[Row]) -> Ticket:
-        """Run a step; blocks with the GIL released. Raises ValueError on bad rows, before anything has happened.
+        """Run a step, on a CPU to its end. Raises ValueError on bad rows, before anything has happened.
 
         Raises GenerationFailed when torch fails inside the step; then every sequence is as it was before.
         """
+        self._check_open()
+        if len(self._flight) >= self._info.pipeline_depth:
+            raise ValueError(f"{len(self._flight)} steps are in flight: collect the first")
+        if not all(ticket.ran for ticket in self._flight):
+            return self._launched(Ticket(rows, ran=False))
         self._check(rows)
-        self._ticket = None
         copies = self._pool.reserve([(row.sequence, len(row.tokens) + len(row.draft)) for row in rows])
         if copies is None:
-            self._ticket = Ticket(rows, ran=False)
-            return self._ticket
+            return self._launched(Ticket(rows, ran=False))
         self._kv.copy(copies)
         try:
-            logits, first = self._run(rows)
+            with torch.inference_mode():
+                drawing = self._run(rows)
         except (RuntimeError, MemoryError) as error:
             for row in rows:
                 self._pool.settle(row.sequence, row.start)
@@ -99,35 +108,40 @@ class TorchRunner:
         for row in rows:
             if not row.draft:
                 self._pool.settle(row.sequence, row.start + len(row.tokens))
-        self._ticket = Ticket(rows, True, logits, first)
-        return self._ticket
+        return self._launched(Ticket(rows, True, drawing))
 
     def collect(self, ticket: Ticket) -> list[Result]:
-        """The results of the last step, in the order of its rows. Raises ValueError for any other step's ticket.
+        """The results of the first step in flight, in the order of its rows. Raises ValueError for any other ticket.
 
         Raises GenerationFailed when torch fails; then the sequences of rows with drafts should be freed.
         """
         self._check_open()
-        if ticket is not self._ticket:
-            raise ValueError("only the latest step can be collected, and only once")
-        self._ticket = None
+        if not self._flight or ticket is not self._flight[0]:
+            raise ValueError("steps are collected in the order of their submission, and once")
+        self._flight.popleft()
         if not ticket.ran:
             return [Result(error="no_room") for _ in ticket.rows]
-        if ticket.logits is None:
+        if ticket.drawing is None:
             return [Result() for _ in ticket.rows]
         try:
-            results = _results(ticket.rows, ticket.first, ticket.logits)
+            with torch.inference_mode():
+                results = ticket.drawing.results()
         except (RuntimeError, MemoryError) as error:
             raise _failure(error) from error
         for row, result in zip(ticket.rows, results, strict=True):
             if row.draft:
                 self._pool.settle(row.sequence, row.start + len(row.tokens) + max(0, len(result.tokens) - 1))
+        results = [
+            Result(error="nan") if row.sequence in self._unsound and _continues(row) else result
+            for row, result in zip(ticket.rows, results, strict=True)
+        ]
+        self._unsound = {r.sequence for r, result in zip(ticket.rows, results, strict=True) if result.error == "nan"}
         return results
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Share the first `length` tokens: blocks are counted, nothing is copied. Raises ValueError."""
         self._check_length(source, length)
-        self._check_sequence(target)
+        self._check_settled(target)
         if self._pool.lengths[target] or source == target:
             raise ValueError(f"sequence {target} is not empty")
         self._pool.fork(source, target, length)
@@ -138,25 +152,25 @@ class TorchRunner:
         self._pool.truncate(sequence, length)
 
     def free(self, sequence: int) -> None:
-        self._check_sequence(sequence)
+        self._check_settled(sequence)
         self._pool.free(sequence)
 
     def reusable(self, sequence: int, length: int) -> int:
         """`length` (at most the sequence's own) where everything the next token attends to is still there, else 0."""
-        self._check_sequence(sequence)
+        self._check_settled(sequence)
         if length < 0:
             raise ValueError(f"a length of {length} makes no sense")
         return self._pool.reusable(sequence, length)
 
     def park(self, sequence: int) -> ParkedSequence:
         """Copy the pages out."""
-        self._check_sequence(sequence)
+        self._check_settled(sequence)
         forgotten = [group.forgotten(sequence) for group in self._pool.groups]
         return ParkedSequence(self, self._pool.lengths[sequence], forgotten, self._kv.read(self._pool, sequence))
 
     def unpark(self, parked: Parked, sequence: int) -> None:
         """Bring a copy back. Raises ValueError: not this runner's copy, sequence not empty, no room."""
-        self._check_sequence(sequence)
+        self._check_settled(sequence)
         if not isinstance(parked, ParkedSequence) or parked.owner is not self:
             raise ValueError("this copy is not of this runner")
         if self._pool.lengths[sequence]:
@@ -168,40 +182,64 @@ class TorchRunner:
     def close(self) -> None:
         """Let go of weights and KV. A second call does nothing."""
         self._closed = True
-        self._ticket = None
+        self._flight.clear()
         self.__dict__.pop("_model", None)
         self.__dict__.pop("_kv", None)
 
     # -- inside
 
-    def _run(self, rows: Sequence[Row]) -> tuple[Tensor | None, tuple[int, ...]]:
-        """Logits of the rows that are sampled, drafts' behind each row's, and where each row's begin (-1: nowhere)."""
+    def _launched(self, ticket: Ticket) -> Ticket:
+        self._flight.append(ticket)
+        return ticket
+
+    def _run(self, rows: Sequence[Row]) -> Drawing | None:
+        """Put a step on the device: what the rows compute, and what those that are sampled draw."""
+        device = self._model.device
         starts = tuple(row.start for row in rows)
         counts = tuple(len(row.tokens) + len(row.draft) for row in rows)
-        device = self._model.device
+        places = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
+        positions = upload([position for place in places for position in place], torch.int64, device)
         steps = []
         for group in self._pool.groups:
-            ragged = Ragged(starts, counts, table([group.tables[row.sequence] for row in rows], device))
-            steps.append(Step(ragged, ragged.positions(device), ragged.slots(BLOCK)))
-        tokens: list[int] = []
+            tables = [group.tables[row.sequence] for row in rows]
+            slots = [slot for blocks, place in zip(tables, places, strict=True) for slot in _slots(blocks, place)]
+            ragged = Ragged(starts, counts, table(tables, device))
+            steps.append(Step(ragged, positions, upload(slots, torch.int64, device)))
         wanted: list[int] = []
         first: list[int] = []
-        for row in rows:
-            tokens += row.tokens
+        end = 0
+        for row, count in zip(rows, counts, strict=True):
+            end += count
             first.append(len(wanted) if row.sample is not None else -1)
             if row.sample is not None:
-                wanted += range(len(tokens) - 1, len(tokens) + len(row.draft))
-            tokens += row.draft
-        with torch.inference_mode():
-            asked = torch.tensor(wanted, dtype=torch.int64, device=device)
-            logits = self._model(torch.tensor(tokens, device=device), self._kv, steps, asked)
-        return logits, tuple(first)
+                wanted += range(end - len(row.draft) - 1, end)
+        logits = self._model(self._tokens(rows), self._kv, steps, upload(wanted, torch.int64, device))
+        return None if logits is None else Drawing(rows, first, logits)
+
+    def _tokens(self, rows: Sequence[Row]) -> Tensor:
+        """Of all rows and their drafts, int64; those of PREVIOUS come from what the step before is drawing."""
+        tokens = [token for row in rows for token in (*row.tokens, *row.draft)]
+        device = self._model.device
+        places = [place for place, token in enumerate(tokens) if token == PREVIOUS]
+        if not places:
+            return upload(tokens, torch.int64, device)
+        before = self._flight[-1].drawing
+        assert before is not None
+        order = before.places()
+        taken = [order[row.sequence] for row in rows if _continues(row)]
+        found = before.tokens.index_select(0, upload(taken, torch.int64, before.tokens.device))
+        found = found.to(device, non_blocking=True)  # where the last layers are on another one
+        if len(places) == len(tokens):
+            return found
+        return upload(tokens, torch.int64, device).index_copy(0, upload(places, torch.int64, device), found)
 
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError on rows that make no sense, before anything has happened."""
-        self._check_open()
         total = outputs = 0
         seen: set[int] = set()
+        before = self._flight[-1].drawing if self._flight else None
+        drawn = before.places() if before is not None else {}
+        guessed = {row.sequence for ticket in self._flight for row in ticket.rows if row.draft}
         for row in rows:
             self._check_sequence(row.sequence)
             length, count = self._pool.lengths[row.sequence], len(row.tokens) + len(row.draft)
@@ -209,13 +247,16 @@ class TorchRunner:
                 raise ValueError(f"sequence {row.sequence} has no tokens in this step")
             if row.sequence in seen:
                 raise ValueError(f"sequence {row.sequence} appears twice in one step")
+            if row.sequence in guessed:
+                raise ValueError(f"sequence {row.sequence} has a draft in flight: nobody knows how long it will be")
             if row.start != length:
                 raise ValueError(f"sequence {row.sequence} is {length} tokens long, not {row.start}")
             if row.start + count > self._info.context:
                 raise ValueError(f"{row.start + count} tokens exceed the context of {self._info.context}")
             if len(row.draft) > (self._info.draft_tokens if row.sample is not None else 0):
                 raise ValueError(f"sequence {row.sequence} has a draft of {len(row.draft)} tokens: too many")
-            for token in (*row.tokens, *row.draft):
+            known = () if _continues(row) and row.sequence in drawn else row.tokens
+            for token in (*known, *row.draft):
                 if not 0 <= token < self._vocabulary:
                     raise ValueError(f"token {token} is not one of the {self._vocabulary} in the vocabulary")
             seen.add(row.sequence)
@@ -231,8 +272,14 @@ class TorchRunner:
         if not 0 <= sequence < self._info.max_sequences:
             raise ValueError(f"there is no sequence {sequence}: they are numbered 0 to {self._info.max_sequences - 1}")
 
-    def _check_length(self, sequence: int, length: int) -> None:
+    def _check_settled(self, sequence: int) -> None:
+        """Raise ValueError where a step in flight works on it, too."""
         self._check_sequence(sequence)
+        if any(row.sequence == sequence for ticket in self._flight for row in ticket.rows):
+            raise ValueError(f"a step in flight works on sequence {sequence}: collect that first")
+
+    def _check_length(self, sequence: int, length: int) -> None:
+        self._check_settled(sequence)
         whole = self._pool.lengths[sequence]
         if not 0 <= length <= whole:
             raise ValueError(f"sequence {sequence} is {whole} tokens long; {length} is out of range")
@@ -249,67 +296,11 @@ def _failure(error: Exception) -> GenerationFailed:
     )
 
 
-def _results(rows: Sequence[Row], first: Sequence[int], logits: Tensor) -> list[Result]:
-    """Draw for every row and its drafts; a row's answer ends at the first draft that did not come true."""
-    drawn = _Drawn(logits)
-    drawn.add([(row, index) for row, index in zip(rows, first, strict=True) if row.sample is not None])
-    return [
-        Result() if row.sample is None else drawn.result(row, index) for row, index in zip(rows, first, strict=True)
-    ]
+def _continues(row: Row) -> bool:
+    """Whether a row's token is what the step before draws."""
+    return len(row.tokens) == 1 and row.tokens[0] == PREVIOUS
 
 
-class _Drawn:
-    """What was drawn from a step's logits, by their row."""
-
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
-        self.chosen: dict[int, tuple[int | None, float]] = {}
-        self.probabilities: dict[int, Logprob] = {}
-
-    def add(self, rows: Sequence[tuple[Row, int]]) -> None:
-        """Draw for all at once: at each offset as if the drafts before it had come true, for else nobody will ask."""
-        asked: list[tuple[int, Draw]] = []
-        for row, index in rows:
-            assert row.sample is not None
-            for offset in range(len(row.draft) + 1 if not row.sample.mirostat else 1):
-                asked.append((index + offset, _draw(row, offset, row.carry)))
-        places = [place for place, _ in asked]
-        with torch.inference_mode():
-            self._choose(places, [draw for _, draw in asked])
-
-    def result(self, row: Row, index: int) -> Result:
-        assert row.sample is not None
-        tokens: list[int] = []
-        probabilities: list[Logprob] = []
-        carry = row.carry
-        for offset in range(len(row.draft) + 1):
-            place = index + offset
-            if place not in self.chosen:  # mirostat: what it remembers is known only now
-                self._choose([place], [_draw(row, offset, carry)])
-            token, carry = self.chosen[place]
-            if token is None:
-                return Result(error="nan")
-            tokens.append(token)
-            if row.sample.logprobs is not None:
-                probabilities.append(self.probabilities[place])
-            if offset < len(row.draft) and token != row.draft[offset]:
-                break
-        return Result(tuple(tokens), None, tuple(probabilities), carry)
-
-    def _choose(self, places: Sequence[int], draws: Sequence[Draw]) -> None:
-        logits = self.logits if list(places) == list(range(self.logits.shape[0])) else self.logits[list(places)]
-        self.chosen.update(zip(places, choose(logits, draws), strict=True))
-        asked = [
-            (place, token, draw.spec.logprobs)
-            for place, draw in zip(places, draws, strict=True)
-            if draw.spec.logprobs is not None and (token := self.chosen[place][0]) is not None
-        ]
-        if asked:
-            found, tokens, counts = zip(*asked, strict=True)
-            told = log_probabilities(self.logits[list(found)], tokens, counts)
-            self.probabilities.update(zip(found, told, strict=True))
-
-
-def _draw(row: Row, offset: int, carry: float) -> Draw:
-    assert row.sample is not None
-    return Draw(row.sample, row.position + offset, row.history, row.draft[:offset], carry)
+def _slots(blocks: Sequence[int], positions: range) -> list[int]:
+    """Where the keys and values of a sequence's positions go, by its table."""
+    return [blocks[position // BLOCK] * BLOCK + position % BLOCK for position in positions]

@@ -190,7 +190,8 @@ PREVIOUS: Final = -1  # a row's only token: what the step before, still in fligh
 class Row(msgspec.Struct, frozen=True):
     """One sequence's part of a step: tokens to append at `start`, and whether the last one's logits are sampled.
 
-    start       equals the sequence's length so far, rows in flight included; positions continue exactly
+    start       equals the sequence's length so far, rows in flight included (but none may have a draft); positions
+                continue exactly
     tokens      one for decode, a chunk for prefill. Or PREVIOUS alone, where the latest step is in flight and has a row
                 of the sequence that is sampled and brings no draft: so a sequence goes on before its token is known.
     sample      None: nothing is drawn (a prefill chunk that is not the last)

@@ -40,13 +40,25 @@ class Engine:
         if self.name.startswith("torch"):
             # Its threads wait for each other at every operation: on a busy machine one is faster than two.
             placement = msgspec.structs.replace(placement, threads=1, threads_batch=1)
-        return self.plugin.load(self.model, placement, lambda _done: None)
+        runner = self.plugin.load(self.model, placement, lambda _done: None)
+        if self.name.endswith("-ahead"):
+            two_in_flight(runner)
+        return runner
+
+
+def two_in_flight(runner: TokenRunner) -> None:
+    """As on a device that works by itself; on a CPU a step has ended when it has been submitted."""
+    runner._info = msgspec.structs.replace(runner.info, pipeline_depth=2)  # type: ignore[attr-defined]
 
 
 # The torch engine's reference kernels are slow. Real models are cut to some layers, Gemma to five with windows and one
 # that sees everything; others are tiny, with random weights.
 LAYERS = {"torch-smollm2": 2, "torch-gemma3": 6}
-TINY_MODELS = {"torch-tiny-gemma3": ("gemma3", "Q4_K"), "torch-tiny-deepseek2": ("deepseek2", "Q8_0")}
+TINY_MODELS = {
+    "torch-tiny-gemma3": ("gemma3", "Q4_K"),
+    "torch-tiny-deepseek2": ("deepseek2", "Q8_0"),
+    "torch-tiny-ahead": ("gemma3", "Q4_K"),
+}
 ENGINES = ("fake", "fake-windowed", "fake-ahead", "llamacpp-smollm2", "llamacpp-gemma3", "torch-smollm2", *TINY_MODELS)
 SLOW_ENGINES = ("torch-gemma3",)
 
@@ -64,8 +76,7 @@ def tiny_model(name: str, folder: Path) -> Path:
 def open_engine(name: str, path: Path) -> Engine:
     """`path` is a model for the engine; the fake makes its own in that folder."""
     if name.startswith("fake"):
-        windowed, ahead = name == "fake-windowed", name == "fake-ahead"
-        plugin = FakePlugin(FakeBehaviour(window=32 if windowed else 0, depth=2 if ahead else 1))
+        plugin = FakePlugin(FakeBehaviour(window=32 if name == "fake-windowed" else 0))
         return Engine(name, plugin, fake_model(path))
     if name.startswith("torch"):
         from edgellm_torch.plugin import TorchPlugin

@@ -133,7 +133,7 @@ def test_nothing_is_taken_that_is_not_being_drawn(engine: Engine, runner: TokenR
         Row(3, 0, (PREVIOUS,), GREEDY),
     ]
     if draft:
-        bad += [Row(2, start, (PREVIOUS,), GREEDY, 1) for start in (4, 5)]  # nobody knows how far it comes
+        bad += [Row(2, start, tokens, GREEDY, 1) for start in (4, 5) for tokens in ((PREVIOUS,), ids[:1])]
     for row in bad:
         with pytest.raises(ValueError):
             runner.submit([row])

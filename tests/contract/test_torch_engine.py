@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ import pytest
 import torch
 import torch_zoo
 from contract.driving import GREEDY, WARM, answer, append, prompt, step, token
-from contract.engines import TINY, Engine, tiny_model
+from contract.engines import TINY, Engine, tiny_model, two_in_flight
 from edgellm_kernels.blocks import BLOCKS
 from edgellm_torch.costs import KV_TYPES, cost_model, group_blocks
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.runner import TorchRunner
 
-from edgellm.contracts.engine import Placement, Row, SampleSpec
+from edgellm.contracts.engine import PREVIOUS, Placement, Row, SampleSpec
 from edgellm.errors import GenerationFailed
 from edgellm.formats.gguf import read_model
 
@@ -155,6 +156,53 @@ def test_what_is_not_a_number_stays_in_its_row(engine: Engine) -> None:
     assert broken.error == "nan"
     assert broken.tokens == ()
     assert [token(sound)] == expected
+    runner.close()
+
+
+def test_a_row_that_took_no_number_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two in flight: the second was submitted before anyone knew that the first drew nothing."""
+    runner = load(engine)
+    two_in_flight(runner)
+    ids = prompt(engine.tokenizer)[:20]
+    expected = answer(runner, 1, ids, 2)
+    runner.free(1)
+    compute = type(runner._model).__call__
+
+    def spoil(*given: Any) -> torch.Tensor | None:
+        logits = compute(*given)
+        assert logits is not None
+        logits[0, 5] = math.nan
+        return logits
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(runner._model), "__call__", spoil)
+        first = runner.submit([Row(sequence, 0, ids, GREEDY) for sequence in (0, 1)])
+    second = runner.submit([Row(sequence, len(ids), (PREVIOUS,), GREEDY, 1) for sequence in (0, 1)])
+    for ticket, drawn in zip((first, second), expected, strict=True):
+        broken, sound = runner.collect(ticket)
+        assert (broken.error, broken.tokens) == ("nan", ())
+        assert token(sound) == drawn
+    runner.close()
+
+
+def test_a_step_that_fails_leaves_the_one_in_flight_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load(engine)
+    two_in_flight(runner)
+    ids = prompt(engine.tokenizer)[:40]
+    expected = answer(runner, 0, ids, 3)
+    runner.free(0)
+    first = runner.submit([Row(0, 0, ids, GREEDY)])
+
+    def fail(*_: Any) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(runner._model), "__call__", fail)
+        with pytest.raises(GenerationFailed):
+            runner.submit([Row(0, len(ids), (PREVIOUS,), GREEDY, 1), Row(1, 0, ids[:9])])
+    second = runner.submit([Row(0, len(ids), (PREVIOUS,), GREEDY, 1)])
+    assert [token(runner.collect(ticket)[0]) for ticket in (first, second)] == expected[:2]
+    assert answer(runner, 0, [*ids, *expected[:2]], 1, held=len(ids) + 1) == expected[2:]
     runner.close()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,60 +19,95 @@ from edgellm.contracts.draws import uniform
 from edgellm.contracts.engine import SampleSpec
 from edgellm_torch.sampling.ordering import head, rows_at_once
 from edgellm_torch.sampling.penalties import Draw, reweighed
+from edgellm_torch.transfer import upload
 
 NOTHING = -200.0  # a logit this far below the peak weighs 0 in single precision
 Chosen = tuple[int | None, float]  # the token, None where logits are not finite; the carry for the next
 
 
-def choose(logits: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
-    """One token for each row of float32 `logits`, [rows, vocabulary], and the carry for the one after it.
+class Drawn(NamedTuple):
+    """Tokens of rows of logits, on their device.
 
-    A logit of -inf is a token that cannot be drawn; NaN anywhere, +inf, or -inf everywhere gives None.
+    tokens      int64 [rows]; any token where logits are not finite
+    sound       bool [rows]: they are
+    surprise    float64 [rows]: bits, where mirostat has to know; else 0
+    """
+
+    tokens: Tensor
+    sound: Tensor
+    surprise: Tensor
+
+
+def draw(logits: Tensor, draws: Sequence[Draw]) -> Drawn:
+    """One token for each row of float32 `logits`, [rows, vocabulary]. Nothing is read back from the device.
+
+    A logit of -inf is a token that cannot be drawn; NaN anywhere, +inf, or -inf everywhere is not finite.
     """
     some = rows_at_once(logits.shape[1])
     if len(draws) > some:
-        parts = [slice(start, start + some) for start in range(0, len(draws), some)]
-        return [found for part in parts for found in choose(logits[part], draws[part])]
+        starts = range(0, len(draws), some)
+        parts = [draw(logits[start : start + some], draws[start : start + some]) for start in starts]
+        return Drawn(*(torch.cat(part) for part in zip(*parts, strict=True)))
     logits = reweighed(logits, draws)
-    best = logits.argmax(-1)
+    tokens = logits.argmax(-1)
     sound = logits.amax(-1).isfinite()  # NaN is the largest where there is one
-    tokens, fine = torch.stack((best, sound.long())).tolist()
-    chosen: list[Chosen] = [
-        (token if good else None, draw.carry) for token, good, draw in zip(tokens, fine, draws, strict=True)
-    ]
+    surprise = torch.zeros(len(draws), dtype=torch.float64, device=logits.device)
     for kind in (_mirostat, _short, _whole):
-        rows = [row for row, draw in enumerate(draws) if fine[row] and _kind(draw.spec, logits.shape[1]) is kind]
-        if rows:
-            found = kind(logits[rows] if len(rows) < len(draws) else logits, [draws[row] for row in rows])
-            for row, outcome in zip(rows, found, strict=True):
-                chosen[row] = outcome
-    return chosen
+        rows = [row for row, draw in enumerate(draws) if _kind(draw.spec, logits.shape[1]) is kind]
+        if not rows:
+            continue
+        if len(rows) == len(draws):
+            tokens, surprise = kind(logits, draws)
+            continue
+        index = upload(rows, torch.int64, logits.device)
+        found, bits = kind(logits.index_select(0, index), [draws[row] for row in rows])
+        tokens, surprise = tokens.index_copy(0, index, found), surprise.index_copy(0, index, bits)
+    return Drawn(tokens, sound, surprise)
 
 
-Kind = Callable[[Tensor, Sequence[Draw]], list[Chosen]]
+def told(draws: Sequence[Draw], tokens: Sequence[int], sound: Sequence[bool], bits: Sequence[float]) -> list[Chosen]:
+    """What was drawn, and the carry for the token after it, once the numbers are on the host."""
+    return [
+        (token, _carry(draw, surprise)) if good else (None, draw.carry)
+        for draw, token, good, surprise in zip(draws, tokens, sound, bits, strict=True)
+    ]
+
+
+def choose(logits: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
+    """`draw`, and wait for it."""
+    drawn = draw(logits, draws)
+    return told(draws, drawn.tokens.tolist(), drawn.sound.tolist(), drawn.surprise.tolist())
+
+
+def remembers(spec: SampleSpec) -> bool:
+    """Whether a draw needs the carry of the one before."""
+    return bool(spec.mirostat) and spec.temperature != 0
+
+
+Kind = Callable[[Tensor, Sequence[Draw]], tuple[Tensor, Tensor]]  # tokens and surprise
 
 
 def _kind(spec: SampleSpec, vocabulary: int) -> Kind | None:
     """How a row is drawn; None: the likeliest is taken."""
     if spec.temperature == 0:
         return None
-    if spec.mirostat:
+    if remembers(spec):
         return _mirostat
     if spec.top_k == 1:
         return None
     return _short if 0 < spec.top_k < vocabulary else _whole
 
 
-def _short(logits: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
+def _short(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
     """Rows with a top-k: nothing beyond it need be known."""
     return _chain(logits, draws, max(draw.spec.top_k for draw in draws))
 
 
-def _whole(logits: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
+def _whole(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
     return _chain(logits, draws, logits.shape[1])
 
 
-def _chain(logits: Tensor, draws: Sequence[Draw], count: int) -> list[Chosen]:
+def _chain(logits: Tensor, draws: Sequence[Draw], count: int) -> tuple[Tensor, Tensor]:
     """The usual chain, over the `count` likeliest of each row."""
     ids = head(logits, count)
     ordered = logits.gather(1, ids).double()
@@ -89,7 +125,8 @@ def _chain(logits: Tensor, draws: Sequence[Draw], count: int) -> list[Chosen]:
         kept = kept & (ordered >= _peak(ordered, kept) + least)
     if any(spec.xtc_probability > 0 for spec in specs):
         kept = _without_top(ordered, kept, draws)
-    return _drawn(ids, ordered, kept, draws)
+    tokens = _drawn(ids, ordered, kept, draws)
+    return tokens, torch.zeros_like(tokens, dtype=torch.float64)
 
 
 def _typical(ordered: Tensor, kept: Tensor, specs: Sequence[SampleSpec]) -> Tensor:
@@ -117,8 +154,8 @@ def _without_top(ordered: Tensor, kept: Tensor, draws: Sequence[Draw]) -> Tensor
     return kept & ((rank >= above - 1) | ~_column(lucky, ordered, torch.bool))
 
 
-def _mirostat(logits: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
-    """Drop what surprises more than mu bits, draw, and move mu so that the surprise approaches tau.
+def _mirostat(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
+    """Drop what surprises more than mu bits, draw, and say how much the token surprised.
 
     Surprise is always the model's own, over the whole vocabulary and before temperature.
     """
@@ -126,27 +163,34 @@ def _mirostat(logits: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
     ordered = logits.gather(1, ids).double()
     peak = ordered[:, :1]
     norm = peak + _total((ordered - peak).exp()).log()
-    mu = [draw.carry or 2 * draw.spec.mirostat_tau for draw in draws]
-    bound = torch.minimum(norm - _column(mu, logits) * math.log(2), peak)  # the likeliest stays, whatever mu
-    chosen = _drawn(ids, ordered, ordered >= bound.float().double(), draws)
-    tokens = torch.tensor([token for token, _ in chosen], device=logits.device)
-    surprise = ((norm[:, 0] - logits.gather(1, tokens[:, None])[:, 0].double()) / math.log(2)).tolist()
-    return [
-        (token, (before - draw.spec.mirostat_eta * (bits - draw.spec.mirostat_tau)) or math.ulp(0.0))
-        for (token, _), before, bits, draw in zip(chosen, mu, surprise, draws, strict=True)
-    ]
+    bound = norm - _column([_mu(draw) for draw in draws], logits) * math.log(2)
+    bound = torch.minimum(bound, peak)  # the likeliest stays, whatever mu
+    tokens = _drawn(ids, ordered, ordered >= bound.float().double(), draws)
+    return tokens, (norm[:, 0] - logits.gather(1, tokens[:, None])[:, 0].double()) / math.log(2)
 
 
-def _drawn(ids: Tensor, ordered: Tensor, kept: Tensor, draws: Sequence[Draw]) -> list[Chosen]:
-    """The first token at which the weight reached exceeds the random number's part of all."""
+def _mu(draw: Draw) -> float:
+    """The most surprise that mirostat allows, bits."""
+    return draw.carry or 2 * draw.spec.mirostat_tau
+
+
+def _carry(draw: Draw, surprise: float) -> float:
+    """For the next token: mirostat moves mu so that the surprise approaches tau."""
+    spec = draw.spec
+    if not remembers(spec):
+        return draw.carry
+    return (_mu(draw) - spec.mirostat_eta * (surprise - spec.mirostat_tau)) or math.ulp(0.0)
+
+
+def _drawn(ids: Tensor, ordered: Tensor, kept: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """The first token at which the weight reached exceeds the random number's part of all: int64 [rows]."""
     cold = _column([max(draw.spec.temperature, COLDEST) for draw in draws], ordered)
     reached = _weights(ordered, kept, cold).cumsum(-1)
     number = _column([uniform(draw.spec.seed, draw.spec.choice, draw.position) for draw in draws], ordered)
     total = reached[:, -1:]
     index = (reached <= number * total).sum(-1, keepdim=True)
     last = (reached < total).sum(-1, keepdim=True)  # the last one of weight: rounding may reach for more
-    tokens = ids.gather(1, torch.minimum(index, last))[:, 0].tolist()
-    return [(token, draw.carry) for token, draw in zip(tokens, draws, strict=True)]
+    return ids.gather(1, torch.minimum(index, last))[:, 0]
 
 
 def _weights(ordered: Tensor, kept: Tensor, temperature: Tensor | None = None) -> Tensor:
@@ -175,4 +219,4 @@ def _total(values: Tensor) -> Tensor:
 
 
 def _column(values: Sequence[float], like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.tensor(values, dtype=dtype, device=like.device)[:, None]
+    return upload(values, dtype, like.device)[:, None]

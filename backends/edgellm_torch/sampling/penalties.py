@@ -14,6 +14,7 @@ from torch import Tensor
 
 from edgellm.contracts.chain import repetitions, token_counts
 from edgellm.contracts.engine import SampleSpec
+from edgellm_torch.transfer import upload
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -48,8 +49,8 @@ def _cells(by_row: Sequence[Mapping[int, float]]) -> Cells:
 
 def _places(cells: Cells, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     rows, tokens, numbers = zip(*cells, strict=True)
-    place = torch.tensor([rows, tokens], device=device)
-    return place[0], place[1], torch.tensor(numbers, dtype=torch.float64, device=device)
+    place = upload([rows, tokens], torch.int64, device)
+    return place[0], place[1], upload(numbers, torch.float64, device)
 
 
 def _add(logits: Tensor, cells: Cells) -> None:
@@ -65,7 +66,7 @@ def _penalise(logits: Tensor, cells: Cells, draws: Sequence[Draw]) -> None:
     rows, tokens, counts = _places(cells, logits.device)
     specs = [draws[row].spec for row, _, _ in cells]
     repeat, presence, frequency = (
-        torch.tensor([getattr(spec, name) for spec in specs], dtype=torch.float64, device=logits.device)
+        upload([getattr(spec, name) for spec in specs], torch.float64, logits.device)
         for name in ("repeat_penalty", "presence_penalty", "frequency_penalty")
     )
     values = logits[rows, tokens].double()
