@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import torch
@@ -99,12 +100,12 @@ class TorchRunner:
             return self._launched(Ticket(rows, ran=False))
         self._kv.copy(copies)
         try:
-            with torch.inference_mode():
+            with _failures(), torch.inference_mode():
                 drawing = self._run(rows)
-        except (RuntimeError, MemoryError) as error:
+        except GenerationFailed:
             for row in rows:
                 self._pool.settle(row.sequence, row.start)
-            raise _failure(error) from error
+            raise
         for row in rows:
             if not row.draft:
                 self._pool.settle(row.sequence, row.start + len(row.tokens))
@@ -123,11 +124,8 @@ class TorchRunner:
             return [Result(error="no_room") for _ in ticket.rows]
         if ticket.drawing is None:
             return [Result() for _ in ticket.rows]
-        try:
-            with torch.inference_mode():
-                results = ticket.drawing.results()
-        except (RuntimeError, MemoryError) as error:
-            raise _failure(error) from error
+        with _failures(), torch.inference_mode():
+            results = ticket.drawing.results()
         for row, result in zip(ticket.rows, results, strict=True):
             if row.draft:
                 self._pool.settle(row.sequence, row.start + len(row.tokens) + max(0, len(result.tokens) - 1))
@@ -289,11 +287,18 @@ class TorchRunner:
             raise ValueError("the runner is closed")
 
 
-def _failure(error: Exception) -> GenerationFailed:
-    why = (str(error) or type(error).__name__).splitlines()[0]
-    return GenerationFailed(
-        f"torch failed in a step: {why}", hint="try again; if it happens again, the model may not fit this machine"
-    )
+@contextmanager
+def _failures() -> Iterator[None]:
+    """What torch raises, as GenerationFailed; but a GPU that failed computes nothing more: the process has to end."""
+    try:
+        yield
+    except torch.AcceleratorError:
+        raise
+    except (RuntimeError, MemoryError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise GenerationFailed(
+            f"torch failed in a step: {why}", hint="try again; if it happens again, the model may not fit this machine"
+        ) from error
 
 
 def _continues(row: Row) -> bool:

@@ -67,11 +67,11 @@ class Scheduler:
 
     def remove(self, job: Job, *, keep: bool = True) -> None:
         """Forget a job that ended or was cancelled, wherever it is. `keep`: its KV may serve others."""
+        self._full = False
         if job.sequence is None:
             self.waiting.remove(job)
         else:
             self.active.remove(job)
-            self._full = False
             if self._flight.carries(job):
                 self._flight.leaving[job] = keep
             else:

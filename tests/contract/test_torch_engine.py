@@ -227,6 +227,19 @@ def test_a_step_that_fails_leaves_every_sequence_as_it_was(engine: Engine, monke
     runner.close()
 
 
+def test_a_device_that_failed_ends_the_process(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was computed on it is lost, and it takes nothing more: the worker dies, and another is started."""
+    runner = load(engine)
+
+    def fail(*_: Any) -> torch.Tensor:
+        raise torch.AcceleratorError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(type(runner._model), "__call__", fail)
+    with pytest.raises(torch.AcceleratorError):
+        runner.submit([Row(0, 0, [1, 2], GREEDY)])
+    runner.close()
+
+
 def test_drafts_bring_log_probabilities_and_a_memory_along(engine: Engine) -> None:
     """Mirostat remembers from token to token, also through guesses that come true."""
     runner = load(engine)

@@ -103,6 +103,23 @@ def test_who_waits_for_room_does_not_hold_it_up_and_who_can_be_admitted_is() -> 
     assert not made.scheduler.waiting
 
 
+def test_who_waits_behind_one_that_leaves_is_admitted_then() -> None:
+    made = core()
+    for number in range(3):
+        made.add(request(str(number), max_tokens=40), [number] * 80)
+    for _ in range(8):
+        made.step()
+    made.add(request("large", max_tokens=20), [7] * 100)
+    made.add(request("small", max_tokens=5, priority=1), [8] * 4)
+    for _ in range(4):
+        made.step()
+    assert len(made.scheduler.waiting) == 2, "none overtakes one that waits for room"
+    made.cancel("large")
+    for _ in range(3):
+        made.step()
+    assert not made.scheduler.waiting
+
+
 @pytest.mark.parametrize("window", [2, 3])
 def test_guesses_that_pay_come_before_steps_ahead(window: int) -> None:
     """A text that goes round in circles, where rows are free: a guess is made one step later at most."""

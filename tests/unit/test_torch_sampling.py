@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from edgellm_llamacpp import penalties as numpy_penalties
 from edgellm_llamacpp.sampling import choose as choose_numpy
-from edgellm_torch.sampling.chain import choose
+from edgellm_torch.sampling.chain import choose, remembers
+from edgellm_torch.sampling.drawing import Drawing
 from edgellm_torch.sampling.logprobs import log_probabilities
 from edgellm_torch.sampling.ordering import head, rows_at_once
 from edgellm_torch.sampling.penalties import Draw, reweighed
@@ -17,7 +19,7 @@ from hypothesis.extra import numpy as arrays
 from reference_chain import reference_choice, reference_logprobs
 from sampler_specs import FIELDS, PATTERN, SPECS, Floats, row, spec
 
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.engine import Row, SampleSpec
 
 
 def one(logits: Floats, draw: Draw) -> tuple[int | None, float]:
@@ -170,3 +172,17 @@ def test_log_probabilities_are_those_of_the_reference() -> None:
         assert [token for token, _ in found[place].top] == [token for token, _ in expected.top]
         for (_, ours), (_, theirs) in zip(found[place].top, expected.top, strict=True):
             assert ours == pytest.approx(theirs, abs=1e-9)
+
+
+def test_nothing_is_read_back_before_a_step_is_collected() -> None:
+    """Tensors without numbers: whoever asks for one raises."""
+    rows = [
+        Row(number, 5, [1], msgspec.structs.replace(chosen, logprobs=number % 3 or None), 4, [2, 3], PATTERN)
+        for number, chosen in enumerate(SPECS.values())
+    ]
+    draws = [1 if row.sample and remembers(row.sample) else 3 for row in rows]
+    first = [3 * number for number in range(len(rows))]
+    drawing = Drawing(rows, first, torch.empty((3 * len(rows), 50_000), device="meta"))
+    assert drawing.tokens.shape == (sum(draws),)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        drawing.results()
