@@ -1,4 +1,4 @@
-"""Embeddings of converted models: against a reference in numpy, against transformers, and through the whole daemon."""
+"""Embeddings of converted models on every engine: against transformers, and through the whole daemon."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pytest
 from real_daemon import serving
 
-from convert import folders, tiny_models
+from convert import folders, llama, tiny_models
 from convert.corpus import TEXTS
+from edgellm import plugins
 from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
-from edgellm.contracts.engine import Placement, Tokenizer
+from edgellm.contracts.engine import ModelFile, Placement, Tokenizer
 from edgellm.errors import LoadFailed
 from edgellm.formats.gguf import read_model
 from edgellm.library.convert.convert import plan_conversion
@@ -27,13 +28,23 @@ ROOM = Placement(context=64, capacity=512, max_sequences=8, batch_tokens=512, th
 Vectors = npt.NDArray[np.float32]
 
 
-def opened(folder: Path, room: Placement = ROOM) -> tuple[EmbeddingRunner, Tokenizer]:
-    """The folder, converted and loaded."""
+@pytest.fixture(params=["llamacpp", "torch"])
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def converted(folder: Path) -> ModelFile:
     target = folder.parent / f"{folder.name}.gguf"
     with target.open("wb") as out:
         out.writelines(plan_conversion(folder).chunks())
-    model = read_model(target)
-    plugin: EmbeddingPlugin = embedder_for(model)
+    return read_model(target)
+
+
+def opened(folder: Path, engine: str, room: Placement = ROOM) -> tuple[EmbeddingRunner, Tokenizer]:
+    """The folder, converted and loaded."""
+    model = converted(folder)
+    plugin: EmbeddingPlugin = embedder_for(model, engine)
     runner = plugin.load_embedder(model, room, lambda _: None)
     return runner, plugin.tokenizer(model)
 
@@ -62,8 +73,8 @@ def pooled(folder: Path, ids: Sequence[Sequence[int]], how: str) -> Vectors:
     return np.stack(found)
 
 
-def test_a_batch_gives_what_each_text_gives_alone(tmp_path: Path) -> None:
-    runner, tokenizer = opened(folders.bert(tmp_path / "bert"))
+def test_a_batch_gives_what_each_text_gives_alone(engine: str, tmp_path: Path) -> None:
+    runner, tokenizer = opened(folders.bert(tmp_path / "bert"), engine)
     texts = [framed(runner, tokenizer, text)[:64] for text in TEXTS[:8]]
     together = runner.embed(texts)
     alone = np.concatenate([runner.embed([text]) for text in texts])
@@ -74,8 +85,9 @@ def test_a_batch_gives_what_each_text_gives_alone(tmp_path: Path) -> None:
     runner.close()
 
 
-def test_what_llama_cpp_would_abort_on_is_refused(tmp_path: Path) -> None:
-    runner, tokenizer = opened(folders.bert(tmp_path / "bert"))
+def test_texts_that_make_no_sense_are_refused(engine: str, tmp_path: Path) -> None:
+    """llama.cpp would abort on them."""
+    runner, tokenizer = opened(folders.bert(tmp_path / "bert"), engine)
     bad: tuple[list[list[int]], ...]
     bad = ([], [[]], [[1] * 65], [[1]] * 9, [[tokenizer.vocabulary_size]])
     for texts in bad:
@@ -85,28 +97,45 @@ def test_what_llama_cpp_would_abort_on_is_refused(tmp_path: Path) -> None:
     runner.close()
 
 
-def test_a_text_model_is_no_embedder(tmp_path: Path) -> None:
-    target = tmp_path / "llama.gguf"
-    with target.open("wb") as out:
-        out.writelines(plan_conversion(folders.llama(tmp_path / "llama")).chunks())
-    model = read_model(target)
-    from edgellm_llamacpp.plugin import plugin
-
+def test_a_text_model_is_no_embedder(engine: str, tmp_path: Path) -> None:
+    model = converted(folders.llama(tmp_path / "llama"))
+    plugin = plugins.engine(engine)
+    assert isinstance(plugin, EmbeddingPlugin)
     assert "not made for embeddings" in (plugin.embeds(model) or "")
-    with pytest.raises(LoadFailed, match="pooled"):
+    with pytest.raises(LoadFailed, match="does not say how embeddings are pooled, or it is a model that ranks"):
         plugin.load_embedder(model, ROOM, lambda _: None)
 
 
+def test_an_embedder_is_no_text_model(engine: str, tmp_path: Path) -> None:
+    model = converted(folders.bert(tmp_path / "bert"))
+    assert plugins.engine(engine).supports(model) == "this bert model makes embeddings, not text"
+
+
+@pytest.mark.parametrize("said", [None, 0, 4])
+def test_a_file_that_does_not_pool_or_that_ranks(engine: str, said: int | None, tmp_path: Path) -> None:
+    conversion = plan_conversion(folders.bert(tmp_path / "bert"))
+    del conversion.metadata["bert.pooling_type"]
+    if said is not None:
+        conversion.metadata["bert.pooling_type"] = said
+    target = tmp_path / "bert.gguf"
+    target.write_bytes(b"".join(conversion.chunks()))
+    plugin = plugins.engine(engine)
+    assert isinstance(plugin, EmbeddingPlugin)
+    with pytest.raises(LoadFailed, match="does not say how embeddings are pooled, or it is a model that ranks"):
+        plugin.load_embedder(read_model(target), ROOM, lambda _: None)
+
+
 @pytest.mark.slow
-def test_the_official_client_against_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_official_client_against_the_daemon(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from openai import BadRequestError, OpenAI
 
+    monkeypatch.setenv("EDGELLM_ENGINE", engine)
     for key, value in {"HOME": str(tmp_path / "home"), "PORT": "0", "THREADS": "1", "MEMORY_RESERVE": "0"}.items():
         monkeypatch.setenv(f"EDGELLM_{key}", value)
     paths = default_paths()
     for kind, make in (("bert", folders.bert), ("llama", folders.llama)):
         pull(str(make(tmp_path / kind)), paths=paths, report=lambda _: None)
-    runner, tokenizer = opened(tmp_path / "bert")
+    runner, tokenizer = opened(tmp_path / "bert", engine)
     texts = [text for text in TEXTS[:12] if len(framed(runner, tokenizer, text)) <= 64]
     expected = np.concatenate([runner.embed([framed(runner, tokenizer, text)]) for text in texts])
     runner.close()
@@ -118,6 +147,7 @@ def test_the_official_client_against_the_daemon(tmp_path: Path, monkeypatch: pyt
         found = np.array([item.embedding for item in answer.data], np.float32)
         assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
         assert cosines(found, expected).min() > 0.9999
+        assert served.model.engine == plugins.title(engine)
         assert answer.usage.total_tokens == sum(len(tokenizer.encode(text, special=False)) + 2 for text in texts)
         ids = [2, *tokenizer.encode(texts[0], special=False), 3]
         by_ids = client.embeddings.create(model="bert", input=ids).data[0].embedding
@@ -134,9 +164,9 @@ def test_the_official_client_against_the_daemon(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_tiny_bert_agrees_with_transformers(pooling: str, tmp_path: Path) -> None:
+def test_tiny_bert_agrees_with_transformers(engine: str, pooling: str, tmp_path: Path) -> None:
     folder = folders.bert(tmp_path / "bert", pooling)
-    runner, tokenizer = opened(folder)
+    runner, tokenizer = opened(folder, engine)
     ids = [framed(runner, tokenizer, text)[:64] for text in TEXTS]
     ours = np.concatenate([runner.embed([text]) for text in ids])
     assert cosines(ours, pooled(folder, ids, pooling)).min() > 0.999
@@ -144,7 +174,7 @@ def test_tiny_bert_agrees_with_transformers(pooling: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_decoder_that_embeds(tmp_path: Path) -> None:
+def test_a_decoder_that_embeds(engine: str, tmp_path: Path) -> None:
     """As Qwen 3's embedding models: the last token, an end after every text."""
     model = tiny_models.build("Qwen3ForCausalLM", "Qwen3Config", {"head_dim": 32, "tie_word_embeddings": True})
     folder = tmp_path / "qwen"
@@ -155,7 +185,7 @@ def test_a_decoder_that_embeds(tmp_path: Path) -> None:
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
     config = json.loads((folder / "tokenizer_config.json").read_text()) | {"add_eos_token": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    runner, tokenizer = opened(folder)
+    runner, tokenizer = opened(folder, engine)
     assert runner.info.after == (tokenizer.eos,)
     ids = [framed(runner, tokenizer, text)[:64] for text in TEXTS[:8]]
     assert cosines(runner.embed(ids), pooled(folder, ids, "last")).min() > 0.999
@@ -163,7 +193,7 @@ def test_a_decoder_that_embeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_minilm_agrees_with_its_safetensors(minilm: Path) -> None:
+def test_all_minilm_agrees_with_its_safetensors(engine: str, minilm: Path) -> None:
     """The published model: tokens equal its own tokenizer's, vectors equal what transformers computes."""
     from tokenizers import Tokenizer as Original
 
@@ -171,9 +201,10 @@ def test_all_minilm_agrees_with_its_safetensors(minilm: Path) -> None:
     original: Any = Original.from_file(str(minilm / "tokenizer.json"))
     original.no_truncation()
     original.no_padding()
-    runner, tokenizer = opened(minilm, room)
+    runner, tokenizer = opened(minilm, engine, room)
     ids = [original.encode(text).ids for text in TEXTS]
     assert [framed(runner, tokenizer, text) for text in TEXTS] == ids
     ours = np.concatenate([runner.embed([text]) for text in ids])
     assert 1 - cosines(ours, pooled(minilm, ids, "mean")).min() < 1e-3
+    assert cosines(ours, llama.embeddings(minilm.parent / "model.gguf", ids)).min() > 0.9999
     runner.close()
