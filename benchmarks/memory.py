@@ -2,7 +2,8 @@
 
 For each context and KV type a worker process loads the model, as the daemon would, and answers once; then its resident
 memory stands beside the plan: shared libraries included, as the plan is for a worker that runs alone. Weights are read,
-not mapped, so that their pages count.
+not mapped, so that their pages count. A model that makes embeddings gets every token of its vocabulary in texts as long
+as may be, and the most that it took on the way counts, where the system tells: it keeps nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ import msgspec
 import psutil
 
 from edgellm.config import Settings
+from edgellm.contracts.embedding import EmbedRequest
+from edgellm.contracts.events import Failed
 from edgellm.contracts.request import GenerateRequest, Sampling, Tokens
 from edgellm.engine.protocol import Load
 from edgellm.engine.supervisor import LocalModel
 from edgellm.formats.gguf import read_model
+from edgellm.formats.summary import makes_embeddings
+from edgellm.placement.embedding import place_embedder
 from edgellm.placement.machine import cores, memory
 from edgellm.placement.plan import make_plan
-from edgellm.plugins import engine_for
+from edgellm.plugins import embedder_for, engine_for
 
 CONTEXTS = (2048, 4096, 8192)
+EMBEDDING_CONTEXTS = (128, 512, 2048)  # no longer than a model takes
 KV_TYPES = {"llamacpp": ("f16", "q8_0"), "torch": ("f16", "int8")}
 PROMPT = 1200  # tokens; scratch for a context is touched as far as it is used
 MIB = 1 << 20
@@ -56,30 +62,65 @@ def measure(path: Path, context: int, kv_type: str, prompt: int = PROMPT, engine
     engine = engine_for(model, engine_name)
     plan = make_plan(model, engine, settings, memory(), cores())
     load = Load(engine.name, str(path), plan.placement, path.stem)
-    taken = asyncio.run(_taken(load, min(prompt, context - 16)))
+    request = GenerateRequest(
+        id="1",
+        model=load.model,
+        prompt=Tokens(tuple(100 + n % 1000 for n in range(min(prompt, context - 16)))),
+        sampling=Sampling(temperature=0.0, seed=1),
+        max_tokens=8,
+    )
+    taken = asyncio.run(_taken(load, request))
     needs = plan.needs
     return Measured(
         path.stem, context, plan.placement.capacity, kv_type, needs.weights, needs.kv_total, plan.total, taken
     )
 
 
-async def _taken(load: Load, prompt: int) -> int:
+def measure_embedder(path: Path, context: int, engine_name: str = "llamacpp") -> Measured:
+    """The same for a model that makes embeddings, which keeps no KV."""
+    model = read_model(path)
+    settings = Settings(context=context, mmap=False, threads=1)
+    engine = embedder_for(model, engine_name)
+    placement, planned = place_embedder(
+        model, lambda batch: engine.embedding_cost(model, batch), settings, memory(), cores()
+    )
+    needs = engine.embedding_cost(model, placement.batch_tokens).needs(placement.batch_tokens, 1, 1)
+    load = Load(engine.name, str(path), placement, path.stem, embeds=True)
+    size = next(tensor.shape[1] for tensor in model.tensors if tensor.name == "token_embd.weight")
+    longest = placement.context
+    texts = [tuple(token % size for token in range(n, n + longest)) for n in range(0, size, longest)]
+    request = EmbedRequest(id="1", model=load.model, inputs=tuple(texts))
+    taken = asyncio.run(_taken(load, request))
+    return Measured(path.stem, placement.context, 0, "", needs.weights, 0, planned, taken)
+
+
+async def _taken(load: Load, request: GenerateRequest | EmbedRequest) -> int:
     """Resident bytes of a worker after one answer."""
     with tempfile.TemporaryDirectory() as folder:
         local = LocalModel(load, log_path=Path(folder) / "worker.log")
-        request = GenerateRequest(
-            id="1",
-            model=load.model,
-            prompt=Tokens(tuple(100 + n % 1000 for n in range(prompt))),
-            sampling=Sampling(temperature=0.0, seed=1),
-            max_tokens=8,
-        )
         try:
-            async for _ in local.generate(request):
-                pass
-            return int(psutil.Process(local.pid).memory_info().rss)
+            async for event in local.generate(request):
+                if isinstance(event, Failed):
+                    raise SystemExit(event.error.message)
+            assert local.pid is not None
+            return _peak(local.pid) if load.embeds else int(psutil.Process(local.pid).memory_info().rss)
         finally:
             await local.stop(0.0)
+
+
+def _peak(pid: int) -> int:
+    """The most resident bytes of a process so far; where the system does not tell, those of now."""
+    status = Path(f"/proc/{pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    told = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return told[0] if told else int(psutil.Process(pid).memory_info().rss)
+
+
+def rows(path: Path, engine: str, prompt: int) -> list[Measured]:
+    """Of one model, all contexts and KV types."""
+    if makes_embeddings(read_model(path)):
+        return [measure_embedder(path, context, engine) for context in EMBEDDING_CONTEXTS]
+    return [measure(path, context, kv_type, prompt, engine) for context in CONTEXTS for kv_type in KV_TYPES[engine]]
 
 
 def main() -> None:
@@ -89,18 +130,13 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=PROMPT)
     parser.add_argument("--engine", default="llamacpp", choices=KV_TYPES)
     given = parser.parse_args()
-    rows = [
-        measure(path, context, kv_type, given.prompt, given.engine)
-        for path in given.models
-        for context in CONTEXTS
-        for kv_type in KV_TYPES[given.engine]
-    ]
+    found = [row for path in given.models for row in rows(path, given.engine, given.prompt)]
     if given.json:
-        print(json.dumps([msgspec.to_builtins(row) for row in rows]))
+        print(json.dumps([msgspec.to_builtins(row) for row in found]))
         return
     print("| model | context | KV room | KV type | weights | KV | planned | taken | off |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for row in rows:
+    for row in found:
         figures = " | ".join(f"{count / MIB:.0f}" for count in (row.weights, row.kv, row.predicted, row.taken))
         print(f"| {row.model} | {row.context:,} | {row.capacity:,} | {row.kv_type} | {figures} | {row.error:+.1%} |")
 

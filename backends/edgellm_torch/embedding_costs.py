@@ -12,7 +12,10 @@ from edgellm_torch.config import Dense, Encoder, EncoderLayer
 from edgellm_torch.pooling import embedding_parts
 
 KV_TYPE: Final = "f32"  # of a decoder: it holds the texts of one call, and is no burden
-SCORES: Final = 6 * 4 * costs.MIB  # of attention over whole texts: made 4 MiB at a time, and some copies on the way
+
+# Measured, as costs.PROCESS: an encoder needs no sampler and no library for its tokenizer; attention over whole texts
+# makes 4 MiB of scores at a time, and some copies on the way.
+PROCESS: Final = 314 * costs.MIB
 
 
 def embedding_cost(model: ModelFile) -> CostModel:
@@ -25,7 +28,7 @@ def embedding_cost(model: ModelFile) -> CostModel:
         return msgspec.structs.replace(costs.cost_model(model, KV_TYPE), logits=0)
     return CostModel(
         weights=costs.weights(model),
-        process=costs.process(model, parts.vocabulary) + SCORES,
+        process=PROCESS + parts.vocabulary * costs.WORD,
         activations=costs.F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
     )
 

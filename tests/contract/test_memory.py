@@ -9,11 +9,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch_zoo
 import zoo
 from contract.engines import TINY
 from edgellm_llamacpp.costs import MIB, cost_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import repacked
+from torch_encoders import ENCODERS
+from torch_zoo import FAMILIES
 from zoo import Size
 
 from edgellm.contracts.engine import Row
@@ -21,6 +24,7 @@ from edgellm.errors import InvalidRequest, LoadFailed
 from edgellm.formats.gguf import read_model
 from edgellm.formats.gguf_types import TENSOR_TYPES
 from edgellm.formats.splits import join
+from edgellm.library.convert.convert import plan_conversion
 
 REPORTER = Path(__file__).parent.parent / "llamacpp_memory.py"
 MEASURE = Path(__file__).parent.parent.parent / "benchmarks" / "memory.py"
@@ -139,4 +143,25 @@ def test_a_whole_worker_takes_what_was_planned(
         (context, kv_type) for context in (2048, 4096, 8192) for kv_type in ("f16", small)
     }
     for row in rows:
+        assert row["predicted"] == pytest.approx(row["taken"], rel=0.1), row
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the most that was taken")
+@pytest.mark.parametrize("family", ["all-minilm", "nomic-bert", "qwen3"])
+def test_a_whole_embedder_takes_what_was_planned(family: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """On the torch engine: short and long texts, within a tenth of the most that was taken."""
+    if family == "all-minilm":
+        folder: Path = request.getfixturevalue("minilm")
+        path = tmp_path / "minilm.gguf"
+        with path.open("wb") as out:
+            out.writelines(plan_conversion(folder).chunks())
+    else:
+        dims = torch_zoo.Dims(layers=12, width=768, ffn=3072, heads=12, context=2048)
+        keys = {"pooling_type": 1}
+        path = torch_zoo.write(tmp_path, family, "Q4_0", keys=keys, dims=dims, families=ENCODERS | FAMILIES).quantised
+    command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", "torch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for row in json.loads(done.stdout):
         assert row["predicted"] == pytest.approx(row["taken"], rel=0.1), row
