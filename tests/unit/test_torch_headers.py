@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +11,7 @@ from edgellm_torch.architectures import ARCHITECTURES
 from edgellm_torch.plugin import TorchPlugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lying_headers import lies
 from zoo import Size
 
 from edgellm.contracts.engine import ModelFile, Placement, Row, SampleSpec
@@ -22,38 +21,12 @@ from edgellm.formats.gguf import read_model
 ROOM = Placement(context=64, capacity=64, max_sequences=2, batch_tokens=32, threads=1, threads_batch=1)
 SMALL = Size(layers=2, width=64, ffn=64, heads=4, kv_heads=2, head=16, vocabulary=64, window=8, experts=4)
 FAMILIES = sorted(set(ARCHITECTURES) & set(zoo.ZOO))
-VALUES = st.sampled_from(
-    [0, 1, 2, 3, 7, 64, -1, 1 << 20, 1 << 40, 1.5, 0.0, -1.0, math.nan, math.inf, "", "yarn", "x", True, False, [], [1]]
-) | st.lists(st.integers(0, 70), min_size=1, max_size=3)
-SHAPES = st.lists(st.sampled_from([1, 2, 16, 32, 64, 128]), max_size=4).map(tuple)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelFile]:
     folder: Path = tmp_path_factory.mktemp("zoo")
     return {name: read_model(zoo.write(folder, name, SMALL, tokenizer="llama")) for name in FAMILIES}
-
-
-@st.composite
-def lies(draw: st.DrawFn, model: ModelFile) -> ModelFile:
-    """The model with some keys changed or gone, and perhaps the shape or type of a tensor."""
-    metadata: dict[str, Any] = dict(model.metadata)
-    more = ("rope.scaling.type", "rope.scaling.factor", "rope.dimension_count", "rope.freq_base", "expert_gating_func")
-    names = sorted({*(key for key in metadata if key.startswith(model.architecture)), "tokenizer.ggml.model"})
-    names += [f"{model.architecture}.{name}" for name in more]
-    for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=3)):
-        value = draw(VALUES | st.none())
-        metadata.pop(name, None)
-        if value is not None:
-            metadata[name] = value
-    tensors = list(model.tensors)
-    if draw(st.booleans()):
-        index = draw(st.integers(0, len(tensors) - 1))
-        if draw(st.booleans()):
-            tensors[index] = msgspec.structs.replace(tensors[index], shape=draw(SHAPES))
-        else:
-            del tensors[index]
-    return msgspec.structs.replace(model, metadata=metadata, tensors=tuple(tensors))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
