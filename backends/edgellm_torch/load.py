@@ -70,14 +70,18 @@ def _model(
         layers = parts.layers[share.layers.start : share.layers.stop]
         ends = (parts.embedding,) * (share is shares[0]), (parts.norm, parts.output) * (share is shares[-1])
         device = share.device.name
-        staging = partial(Staging, _STAGED, locked=True) if device.startswith("cuda") else None
-        weights = load_weights(model, (layers, *ends), placement.threads, report, device, staging)
+        weights = load_weights(model, (layers, *ends), placement.threads, report, device, staging(device))
         rows_exact(weights.matrices.values())  # measured now, and not in the first step
         try:
             stages.append(Stage(device, layers, weights))
         except ValueError as error:  # a number that the header's checks let through
             raise LoadFailed(f"{model.path.name} cannot be run: {error}", hint="pull the model again") from error
     return Model(parts, stages)
+
+
+def staging(device: str) -> Callable[[], Staging] | None:
+    """What makes a thread's way to a device; None for the CPU, where weights are."""
+    return partial(Staging, _STAGED, locked=True) if device.startswith("cuda") else None
 
 
 def check(placement: Placement) -> None:

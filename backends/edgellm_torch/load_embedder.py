@@ -1,8 +1,12 @@
-"""Puts an embedder together: model, weights, what belongs around a text, in the room that a placement gives."""
+"""Puts an embedder together: model, weights, what belongs around a text, in the room that a placement gives.
+
+All of it goes to one device: such models are small.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 import torch
 from edgellm_kernels.invariance import rows_exact
@@ -11,9 +15,12 @@ from edgellm.contracts.embedding import EmbedderInfo
 from edgellm.contracts.engine import ModelFile, Placement
 from edgellm.errors import InsufficientMemory, LoadFailed
 from edgellm_torch.config import Decoder, Encoder
+from edgellm_torch.costs import MIB
+from edgellm_torch.devices import Device, gpus
 from edgellm_torch.embedding import DecoderStates, States, TorchEmbedder
+from edgellm_torch.embedding_costs import embedding_cost
 from edgellm_torch.encoder import EncoderModel
-from edgellm_torch.load import check
+from edgellm_torch.load import check, staging
 from edgellm_torch.loader import Weights
 from edgellm_torch.loader import load as load_weights
 from edgellm_torch.model import Model, Stage
@@ -27,9 +34,16 @@ def load_embedder(model: ModelFile, placement: Placement, progress: Callable[[fl
     parts = embedding_parts(model)
     torch.set_num_threads(placement.threads)
     before, after = frame(model)
+    needs = embedding_cost(model).needs(placement.capacity, placement.max_sequences, placement.batch_tokens)
+    device, why = device_for(needs.total - needs.process, placement.gpu_layers, gpus())
+    if why:
+        sys.stderr.write(f"torch: on the CPU: {why}\n")
+        sys.stderr.flush()
     try:
-        weights = load_weights(model, parts, placement.threads, lambda done: progress(0.95 * done))
-        states = _states(parts, weights, placement)
+        weights = load_weights(
+            model, parts, placement.threads, lambda done: progress(0.95 * done), device, staging(device)
+        )
+        states = _states(parts, weights, placement, device)
     except (MemoryError, RuntimeError) as error:
         why = (str(error) or "torch gets no more").splitlines()[0]
         raise InsufficientMemory(
@@ -51,11 +65,30 @@ def load_embedder(model: ModelFile, placement: Placement, progress: Callable[[fl
     return TorchEmbedder(states, pooling(model), info, parts.vocabulary)
 
 
-def _states(parts: Decoder | Encoder, weights: Weights, placement: Placement) -> States:
+def device_for(needs: int, asked: int, found: Sequence[Device]) -> tuple[str, str]:
+    """The GPU with most room, where `needs` bytes fit, else the CPU, and why not a GPU where there is one.
+
+    Raises LoadFailed where layers were `asked` to be on a GPU, and cannot be.
+    """
+    roomy = max(found, key=lambda device: device.free, default=None)
+    if roomy is not None and needs <= roomy.free:
+        return roomy.name, ""
+    why = (
+        f"of the {needs // MIB:,} MiB that the model takes {roomy.free // MIB:,} are free on {roomy.title}"
+        if roomy
+        else ""
+    )
+    if asked:
+        why = why or "there is no GPU that torch can use"
+        raise LoadFailed(f"gpu_layers is {asked}, and {why}", hint="set gpu_layers = 0; `edgellm doctor` shows GPUs")
+    return "cpu", why
+
+
+def _states(parts: Decoder | Encoder, weights: Weights, placement: Placement, device: str) -> States:
     if isinstance(parts, Encoder):
-        return EncoderModel(parts, weights)
+        return EncoderModel(parts, weights, device)
     return DecoderStates(
-        Model(parts, [Stage("cpu", parts.layers, weights)]), placement.batch_tokens, placement.max_sequences
+        Model(parts, [Stage(device, parts.layers, weights)]), placement.batch_tokens, placement.max_sequences
     )
 
 

@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 import torch_zoo
+from edgellm_torch.devices import Device
 from edgellm_torch.encoder import slopes
+from edgellm_torch.load_embedder import device_for
 from edgellm_torch.plugin import plugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -124,3 +126,19 @@ def test_slopes_are_those_of_the_paper() -> None:
     between = [2.0 ** -(n / 2) for n in range(1, 9, 2)]
     assert slopes(12, 8.0) == pytest.approx([*slopes(8, 8.0), *between])
     assert slopes(1, 8.0) == [2.0**-8]
+
+
+def gpu(number: int, mib: int) -> Device:
+    return Device(f"cuda:{number}", f"GPU {number}", mib << 20)
+
+
+def test_an_embedder_goes_to_the_gpu_with_most_room_if_it_fits_there() -> None:
+    found = [gpu(0, 400), gpu(1, 900), gpu(2, 800)]
+    assert device_for(850 << 20, 0, found) == ("cuda:1", "")
+    assert device_for(850 << 20, 12, found) == ("cuda:1", "")
+    assert device_for(901 << 20, 0, found) == ("cpu", "of the 901 MiB that the model takes 900 are free on GPU 1")
+    assert device_for(1, 0, []) == ("cpu", "")
+    with pytest.raises(LoadFailed, match="gpu_layers is 12, and of the 901 MiB"):
+        device_for(901 << 20, 12, found)
+    with pytest.raises(LoadFailed, match="gpu_layers is 12, and there is no GPU"):
+        device_for(1, 12, [])
