@@ -6,6 +6,7 @@ cut.
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Callable
@@ -225,6 +226,7 @@ class _Finder:
 
 
 def _byte_pairs(vocabulary: Vocabulary, kinds: list[int], splitting: Splitting) -> Callable[[str], list[int]]:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # threads for one text at a time would only lie about
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     ids = _texts(vocabulary, kinds)
@@ -240,7 +242,8 @@ def _byte_pairs(vocabulary: Vocabulary, kinds: list[int], splitting: Splitting) 
     made.pre_tokenizer = pre_tokenizers.Sequence(steps)
 
     def encode(text: str) -> list[int]:
-        found: list[int] = made.encode(text, add_special_tokens=False).ids
+        # `encode` keeps the interpreter to itself: a long text would silence the worker's heartbeat. This does not.
+        found: list[int] = made.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return found
 
     return encode

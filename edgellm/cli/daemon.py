@@ -13,7 +13,7 @@ from edgellm.errors import DaemonError, InvalidRequest, NotFound
 from edgellm.paths import Paths, default_paths
 from edgellm.units import number, seconds, size
 
-COLUMNS = ("NAME", "STATE", ">SIZE", ">CONTEXT", ">KV", ">RUNNING", ">WAITING", "UNTIL")
+COLUMNS = ("NAME", "STATE", "ENGINE", ">SIZE", ">CONTEXT", ">KV", ">RUNNING", ">WAITING", "UNLOADS")
 
 
 def list_running(*, json: bool) -> None:
@@ -55,10 +55,17 @@ def stop(name: str | None, *, everything: bool, json: bool, quiet: bool) -> None
 
 
 def serve(flags: Mapping[str, object]) -> None:
-    """Run the daemon in this process until it is told to stop. Raises DaemonError when one runs already."""
+    """Run the daemon in this process until it is told to stop. Raises DaemonError when one runs already.
+
+    Raises EngineUnavailable where the settings name an engine that is not there: no model would ever load.
+    """
     paths = default_paths()
     settings = load_settings(paths, flags).settings
+    from edgellm import plugins
     from edgellm.server.daemon import run_daemon, set_up_logging
+
+    if settings.engine != plugins.ANY:
+        plugins.engine(settings.engine)
 
     set_up_logging(settings)
     output = Output()
@@ -92,6 +99,7 @@ def _row(model: LoadedModel, now: float) -> list[str]:
     return [
         model.name,
         model.state,
+        model.engine or "–",
         size(model.size),
         number(model.context),
         share,
@@ -103,5 +111,5 @@ def _row(model: LoadedModel, now: float) -> list[str]:
 
 def _until(model: LoadedModel, now: float) -> str:
     if model.expires_at is not None:
-        return f"unloads in {seconds(max(0.0, model.expires_at - now), whole=True)}"
-    return "in use" if model.running or model.waiting else "stays"
+        return f"in {seconds(max(0.0, model.expires_at - now), whole=True)}"
+    return "in use" if model.running or model.waiting else "never"

@@ -66,8 +66,8 @@ class EngineCore:
         now = time.monotonic()
         answer = Answer(request, now, keep=prompt.keep, dropped=prompt.dropped)
         try:
+            room = self._room(request, len(prompt.tokens))  # first: what can never be must not be tried again
             self._check_queue(len(prompt.tokens))
-            room = self._room(request, len(prompt.tokens))
             specs = [sample_spec(request, self._runner.info, self._tokenizer, n) for n in range(answer.wanted)]
         except EdgeError as error:
             return [(request.id, Failed(error.info))]

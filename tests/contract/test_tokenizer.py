@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 from contract.engines import Engine
 
@@ -98,3 +101,25 @@ def test_control_texts_inside_long_runs_are_found(engine: Engine) -> None:
     for offset in range(690, 712):
         ids = tokenizer.encode("x" * offset + name + "y" * 900, special=True)
         assert ids.count(tokenizer.bos) == 1
+
+
+def test_a_long_text_lets_other_threads_go_on(engine: Engine) -> None:
+    """A worker's sign of life is one of them: without it the daemon takes the process for dead."""
+    longest = 0.0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal longest
+        last = time.monotonic()
+        while not done.wait(0.01):
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        longest = max(longest, time.monotonic() - last)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    began = time.monotonic()
+    engine.tokenizer.encode("3141592653" * 100_000, special=True)
+    took = time.monotonic() - began
+    done.set()
+    ticking.join()
+    assert longest < max(0.3, took / 2)

@@ -154,6 +154,14 @@ def test_case_19_a_full_queue_refuses_with_a_time_to_come_back(limits: Limits) -
     assert event.error.retry_after >= 1.0
 
 
+def test_a_prompt_that_never_fits_is_not_to_be_tried_again_however_full_the_queue() -> None:
+    made, _ = core(limits=Limits(queue_requests=1, queue_tokens=25))
+    made.add(request("a"), [1] * 10)
+    ((_, event),) = made.add(request("b"), [1] * 1000)
+    assert isinstance(event, Failed)
+    assert (event.error.code, event.error.retriable) == ("context_length_exceeded", False)
+
+
 def test_cancelling_ends_it_silently_and_frees_its_room() -> None:
     made, runner = core()
     made.add(request("a"), list(range(100)))

@@ -24,12 +24,13 @@ from edgellm.placement.machine import Memory
 
 
 def test_ps(daemon: FakeClient, capsys: Streams) -> None:
-    daemon.models = [loaded("m:latest")]
+    daemon.models = [loaded("m:latest", engine="PyTorch")]
     assert main(["ps"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == [
         "m:latest",
         "ready",
+        "PyTorch",
         "512",
         "MiB",
         "2,048",
@@ -37,7 +38,6 @@ def test_ps(daemon: FakeClient, capsys: Streams) -> None:
         "%",
         "0",
         "0",
-        "unloads",
         "in",
         "4",
         "min",
@@ -83,6 +83,9 @@ def test_serve_flags_become_settings(home: Path, monkeypatch: pytest.MonkeyPatch
     assert settings.host == "127.0.0.1"
     assert "http://127.0.0.1:9/v1" in capsys.readouterr().err
     assert main(["serve", "--port", "70000"]) == 2
+    assert main(["serve", "--engine", "steam"]) == 6
+    assert "installed engines: llamacpp, torch" in capsys.readouterr().err
+    assert len(seen) == 1
 
 
 def test_config(home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
