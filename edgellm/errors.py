@@ -31,6 +31,7 @@ Foreign exceptions are translated into this tree where they enter.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar, Final
 
 import msgspec
@@ -216,3 +217,13 @@ def by_code() -> dict[str, type[EdgeError]]:
         found[kind.code] = kind
         todo.extend(kind.__subclasses__())
     return found
+
+
+_SHORT = ("failed to map segment", "cannot allocate memory")  # as linkers say it
+
+
+def short_of_memory(error: BaseException) -> bool:
+    """Whether the system gave no memory, in whatever words: a library that finds no room cannot be imported either."""
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _SHORT)

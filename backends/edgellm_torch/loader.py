@@ -18,7 +18,7 @@ from edgellm_kernels.staging import Staging
 from torch import Tensor
 
 from edgellm.contracts.engine import ModelFile, TensorInfo
-from edgellm.errors import LoadFailed
+from edgellm.errors import LoadFailed, short_of_memory
 from edgellm_torch.config import linears, tensors
 
 _AGAIN = "the file is damaged or was changed; pull the model again"
@@ -112,13 +112,15 @@ class MappedFile:
     """A whole file in memory: pages come from the disk when they are read, and go when they are forgotten."""
 
     def __init__(self, path: Path) -> None:
-        """Raises LoadFailed for a file that is not there, or no GGUF."""
+        """Raises LoadFailed for a file that is not there, or no GGUF; MemoryError where there is no room to map it."""
         try:
             with path.open("rb") as file:
                 if file.read(4) != b"GGUF":
                     raise LoadFailed(f"{path.name} is not a GGUF file", hint=_AGAIN)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
+            if short_of_memory(error):
+                raise MemoryError(f"{path.name} cannot be mapped: {error.strerror}") from error
             raise LoadFailed(f"cannot open {path.name}: {error.strerror}", hint="pull the model again") from error
         with warnings.catch_warnings():  # that it cannot be written to: nobody does, and a copy would count as memory
             warnings.simplefilter("ignore", UserWarning)

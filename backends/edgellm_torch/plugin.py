@@ -8,7 +8,7 @@ from collections.abc import Callable
 from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
 from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, TokenRunner, Unavailable
 from edgellm.contracts.kernels import KernelChoice, KernelReport
-from edgellm.errors import EdgeError, LoadFailed
+from edgellm.errors import EdgeError, InsufficientMemory, LoadFailed, short_of_memory
 from edgellm.formats.summary import makes_embeddings
 
 _INSTALL = "pip install 'edgellm[torch]'"
@@ -25,9 +25,9 @@ class TorchPlugin:
         try:
             import torch
         except ImportError as error:
-            return Unavailable(f"torch is not installed ({error})", _INSTALL)
+            return Unavailable(f"torch is not installed ({_last_line(error)})", _INSTALL)
         except (OSError, RuntimeError) as error:
-            return Unavailable(f"torch does not work here: {error}", f"reinstall it: {_INSTALL}")
+            return Unavailable(f"torch does not work here: {_last_line(error)}", f"reinstall it: {_INSTALL}")
         from edgellm_torch.devices import gpus
 
         found = "; ".join(f"{gpu.name}: {gpu.title}, {gpu.free >> 20:,} MiB free" for gpu in gpus())
@@ -117,8 +117,20 @@ def _require_library() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     try:
         import torch  # noqa: F401
-    except (ImportError, OSError, RuntimeError) as error:
-        raise LoadFailed(f"the PyTorch engine needs torch, which does not work here: {error}", hint=_INSTALL) from error
+    except (ImportError, OSError, RuntimeError, MemoryError) as error:
+        why = _last_line(error)
+        if short_of_memory(error):
+            raise InsufficientMemory(
+                f"there is no memory left to start PyTorch: {why}",
+                hint="close other programs, or raise the limit that this process runs under",
+            ) from error
+        raise LoadFailed(f"the PyTorch engine needs torch, which does not work here: {why}", hint=_INSTALL) from error
+
+
+def _last_line(error: Exception) -> str:
+    """What went wrong in the end: what libraries say when they cannot be imported can be a page."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 plugin: EmbeddingPlugin = TorchPlugin()

@@ -44,7 +44,16 @@ from edgellm.engine.protocol import (
     Shutdown,
     ToWorker,
 )
-from edgellm.errors import SEE_LOGS, EdgeError, GenerationFailed, LoadFailed, WorkerDied
+from edgellm.errors import (
+    SEE_LOGS,
+    EdgeError,
+    ErrorInfo,
+    GenerationFailed,
+    InsufficientMemory,
+    LoadFailed,
+    WorkerDied,
+    short_of_memory,
+)
 
 
 class Prepared:
@@ -108,11 +117,10 @@ class Worker:
         try:
             self._load(first)
         except EdgeError as error:
-            self._pipe.send(LoadError(error.info))
+            self._pipe.send(LoadError(_by_name(error.info, first)))
             return
         except Exception as error:
-            why = LoadFailed(f"{first.model} failed to load ({type(error).__name__})", hint=_logs(first.model))
-            self._pipe.send(LoadError(why.info))
+            self._pipe.send(LoadError(_unforeseen(error, first.model).info))
             raise
         self._loop()
 
@@ -266,6 +274,20 @@ class Worker:
             kv_used=scheduler.cache.used,
             suspended=scheduler.suspended,
         )
+
+
+def _by_name(error: ErrorInfo, load: Load) -> ErrorInfo:
+    """Engines name the file, which in a store is called by its digest; people know the model."""
+    path = Path(load.path)
+    return replace(error, message=error.message.replace(str(path), load.model).replace(path.name, load.model))
+
+
+def _unforeseen(error: Exception, model: str) -> EdgeError:
+    """What no engine has put into words while it loaded."""
+    if short_of_memory(error):
+        hint = "close other programs, or raise the limit that the daemon runs under"
+        return InsufficientMemory(f"there was no memory left to load {model}", hint=hint)
+    return LoadFailed(f"{model} failed to load ({type(error).__name__})", hint=_logs(model))
 
 
 def _logs(model: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,9 @@ from edgellm_torch.plugin import TorchPlugin
 from zoo import Size
 
 from edgellm.contracts.engine import ModelFile, Placement, Unavailable
-from edgellm.errors import EdgeError, InsufficientMemory, LoadFailed
+from edgellm.engine.protocol import Load
+from edgellm.engine.worker import _by_name, _unforeseen
+from edgellm.errors import EdgeError, ErrorInfo, InsufficientMemory, LoadFailed
 from edgellm.formats.gguf import read_model
 
 ROOM = Placement(context=256, capacity=256, max_sequences=2, batch_tokens=64, threads=1, threads_batch=1)
@@ -107,6 +110,54 @@ def test_more_memory_than_there_is(model: ModelFile) -> None:
     with pytest.raises(InsufficientMemory, match=r"llama.gguf does not fit in memory") as caught:
         TorchPlugin().load(model, endless, lambda _done: None)
     assert caught.value.hint
+
+
+def test_no_room_to_map_the_file_is_not_the_files_fault(model: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("edgellm_torch.loader.mmap.mmap", refuse)
+    with pytest.raises(InsufficientMemory, match="cannot be mapped"):
+        TorchPlugin().load(model, ROOM, lambda _done: None)
+
+
+def test_what_a_library_says_at_length_is_told_by_its_last_line(
+    model: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "\n\nIMPORTANT: PLEASE READ THIS\n\nOriginal error was: libx.so: "
+    for said, kind in (("failed to map segment\n", InsufficientMemory), ("wrong ELF class\n", LoadFailed)):
+        real = builtins.__import__
+
+        def broken(name: str, *rest: Any, told: str = page + said, real: Any = real) -> Any:
+            if name == "torch":
+                raise ImportError(told)
+            return real(name, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, "__import__", broken)
+            with pytest.raises(kind, match=f"libx.so: {said.strip()}$") as caught:
+                TorchPlugin().load(model, ROOM, lambda _done: None)
+        assert "IMPORTANT" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "no"), True),
+        (ImportError("libtorch.so: failed to map segment from shared object"), True),
+        (OSError(errno.ENOENT, "no such file"), False),
+        (ImportError("No module named 'torch'"), False),
+    ],
+)
+def test_failures_that_nobody_foresaw_tell_a_lack_of_memory_from_others(error: Exception, short: bool) -> None:
+    assert isinstance(_unforeseen(error, "m"), InsufficientMemory if short else LoadFailed)
+
+
+def test_a_load_that_fails_names_the_model_and_not_its_digest() -> None:
+    load = Load("torch", "/home/me/models/blobs/sha256-00ff", ROOM, "gemma:1b")
+    for message in ("sha256-00ff ends early", "/home/me/models/blobs/sha256-00ff ends early"):
+        assert _by_name(ErrorInfo("load_failed", message, "pull it"), load).message == "gemma:1b ends early"
 
 
 def test_a_file_that_has_changed_since_its_header_was_read(model: ModelFile, tmp_path: Path) -> None:
