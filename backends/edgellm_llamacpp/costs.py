@@ -54,8 +54,13 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
 
 
 def embedding_cost(model: ModelFile, batch_tokens: int) -> CostModel:
-    """For calls of `batch_tokens` tokens: the same, with scratch for all of them at once and no logits."""
-    return msgspec.structs.replace(cost_model(model, KV_TYPES[0]), step_tokens=batch_tokens, logits=0)
+    """For calls of `batch_tokens` tokens, with scratch for all of them at once.
+
+    llama.cpp makes room for the logits of every token, also where it computes none, and fills it with noughts.
+    """
+    cost = cost_model(model, KV_TYPES[0])
+    activations = cost.activations + F32_BYTES * _words(model)
+    return msgspec.structs.replace(cost, step_tokens=batch_tokens, activations=activations, logits=0)
 
 
 def _weights(model: ModelFile) -> int:

@@ -148,9 +148,12 @@ def test_a_whole_worker_takes_what_was_planned(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the most that was taken")
+@pytest.mark.parametrize("engine", ["llamacpp", "torch"])
 @pytest.mark.parametrize("family", ["all-minilm", "nomic-bert", "qwen3"])
-def test_a_whole_embedder_takes_what_was_planned(family: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """On the torch engine: short and long texts, within a tenth of the most that was taken."""
+def test_a_whole_embedder_takes_what_was_planned(
+    family: str, engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Short and long texts, within a tenth of the most that was taken."""
     if family == "all-minilm":
         folder: Path = request.getfixturevalue("minilm")
         path = tmp_path / "minilm.gguf"
@@ -160,7 +163,7 @@ def test_a_whole_embedder_takes_what_was_planned(family: str, tmp_path: Path, re
         dims = torch_zoo.Dims(layers=12, width=768, ffn=3072, heads=12, context=2048)
         keys = {"pooling_type": 1}
         path = torch_zoo.write(tmp_path, family, "Q4_0", keys=keys, dims=dims, families=ENCODERS | FAMILIES).quantised
-    command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", "torch"]
+    command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", engine]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     for row in json.loads(done.stdout):
