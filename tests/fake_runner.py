@@ -139,10 +139,15 @@ class FakeRunner:
     def info(self) -> RunnerInfo:
         return self._info
 
+    @property
+    def refused(self) -> bool:
+        """Whether a step in flight found no room."""
+        return any(ticket.refused for ticket in self._flying)
+
     def submit(self, rows: Sequence[Row]) -> object:
         if len(self._flying) >= self._info.pipeline_depth:
             raise ValueError(f"{len(self._flying)} steps are in flight: collect the first")
-        refused = any(ticket.refused for ticket in self._flying)
+        refused = self.refused
         if not refused:
             self._check(rows)
         if self._behaviour.on_step is not None:

@@ -76,7 +76,7 @@ class Bench:
                 self.scheduler.remove(outcome.job, keep=False)
             else:
                 self.take(outcome)
-        if not (self.flying and any(result.error for result in results)):
+        if not self.runner.refused:
             assert self.scheduler.cache.used == self.runner.used, "the ledger must balance"
         return True
 

@@ -155,15 +155,15 @@ class Scheduler:
             assert job.sequence is not None
             if row.draft:
                 self.cache.shrink(job.sequence, job.computed)
+            if left:  # it ended while this ran: what was drawn is nobody's
+                known = len(computed) == len(row.tokens)  # else it left before the token that this row took was told
+                self._flight.leaving[job] &= known and result.error is None
+                self.cache.computed(job.sequence, computed)
+                continue
             if result.error == "nan":
-                if left:
-                    self._flight.leaving[job] = False
-                else:
-                    outcomes.append(Broken(job, "nan"))
+                outcomes.append(Broken(job, "nan"))
                 continue
             self.cache.computed(job.sequence, computed)
-            if left:
-                continue  # it ended while this ran: what was drawn is nobody's
             self.speculator.learn(job, result.tokens)
             job.carry = result.carry
             for index, token in enumerate(result.tokens):

@@ -10,13 +10,14 @@ import pytest
 from fake_runner import FakeBehaviour, FakeRunner, FakeTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduling import Ahead, OneByOne, placement, tokens
+from scheduling import Ahead, OneByOne, alone, placement, tokens
 
 from edgellm.contracts.engine import PREVIOUS, Placement, Row
 from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Slid, TextDelta
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
 from edgellm.engine.core import EngineCore
 from edgellm.engine.draft_model import DraftModel
+from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.lookup import PromptLookup
 from edgellm.engine.prompt import EncodedPrompt
@@ -161,6 +162,67 @@ def test_a_stop_string_is_noticed_one_step_later_and_its_row_is_dropped() -> Non
     found = run(made)["b"]
     assert isinstance(found[-1], Finished)
     assert found[-1].usage.cached_tokens == len(turn)
+
+
+# -- who leaves while a step runs ----------------------------------------------------------------------
+
+
+def running(*names: str) -> tuple[Ahead, list[Job]]:
+    """A bench with a step in flight that carries all of them."""
+    bench = Ahead(limits=Limits(idle_cells=500))
+    jobs = [bench.add(name, tokens(30, 40 * number), 20) for number, name in enumerate(names)]
+    for _ in range(3):
+        bench.step()
+    assert [len(step.rows) for step, _ in bench.flying] == [len(names)]
+    return bench, jobs
+
+
+def test_what_is_drawn_for_one_who_left_is_nobodys_and_what_was_computed_is_kept() -> None:
+    bench, (job, _) = running("a", "b")
+    text = list(job.tokens)
+    bench.scheduler.remove(job)
+    assert bench.scheduler.cache.free_sequences == 8 - 2, "its sequence is in use"
+    bench.run()
+    assert job.tokens == text
+    assert bench.scheduler.cache.held([*text, 7], "") == len(text)
+
+
+def test_kv_of_numbers_that_are_not_finite_is_not_kept_for_one_who_left_either() -> None:
+    bench, (job, _) = running("a", "b")
+    assert job.sequence is not None
+    bench.runner.broken.add(job.sequence)
+    bench.step()
+    assert not bench.runner.broken, "the step in flight has it"
+    bench.scheduler.remove(job)
+    bench.run()
+    assert bench.broken == {}
+    assert bench.scheduler.cache.held(tokens(30), "") == 0
+
+
+def test_who_left_before_either_of_two_steps_ended_is_there_until_both_have() -> None:
+    bench, (job, _) = running("a", "b")
+    ahead = bench.scheduler.plan_ahead()
+    assert ahead is not None
+    bench.submit(ahead)
+    bench.scheduler.remove(job)
+    for left in (True, False):
+        step, ticket = bench.flying.popleft()
+        bench.scheduler.commit(step, bench.runner.collect(ticket), bench.now, 0.001)
+        assert (job.sequence is not None) is left
+    bench.run()
+
+
+def test_a_step_without_room_is_followed_by_no_more_than_the_one_in_flight() -> None:
+    bench, _ = running("a", "b")
+    bench.runner.refusals = 1
+    before = len(bench.runner.steps)
+    for _ in range(4):
+        bench.step()
+    refused = [step for step in bench.runner.steps[before:] if step[0].tokens == (PREVIOUS,)][:2]
+    assert not ahead(bench.runner.steps[before + 2]), "what was refused runs again, from what is known"
+    assert len(refused) == 2
+    bench.run()
+    assert bench.done == {"a": alone(tokens(30), 20), "b": alone(tokens(30, 40), 20)}
 
 
 # -- what is learned -----------------------------------------------------------------------------------

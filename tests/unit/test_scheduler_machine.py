@@ -104,6 +104,10 @@ class AheadMachine(SchedulerMachine):
 
     bench_type = Ahead
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench.scheduler.speculator.enabled = False
+
     @rule(pays=st.booleans())
     def guess(self, pays: bool) -> None:
         self.bench.scheduler.speculator.enabled = pays
