@@ -62,6 +62,12 @@ _YOUTU: Final = (
     "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，\u3001-\u303f\ufe30-\ufe4f]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+",
     rf"{_MARKED}{_ENGLISH}?|\p{{N}}|{_SLASH_TAIL}",
 )
+_HAN: Final = "[㐀-䶿一-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ebef\U0002f800-\U0002fa1f]"
+_KIMI_K2: Final = (
+    rf"{_HAN}+|[^\r\n\p{{L}}\p{{N}}]?(?:(?!{_HAN})\p{{L}})+{_ENGLISH}?|\p{{N}}{{1,3}}|{_TAIL}"  # Chinese by itself
+)
+# Digits in threes from the right, and anything else as it comes: a piece ends where threes of digits begin.
+_THREES: Final = r"(?m:.)(?:(?!(?:[0-9]{3})+(?![0-9]))(?m:.))*"
 _DEFAULT: Final = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 
 
@@ -88,25 +94,29 @@ KNOWN: Final[dict[str, Splitting]] = {
     "default": Splitting(steps=_DEFAULT),
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4"), _PLAIN),
     **dict.fromkeys(("gigachat", "a.x-4.0", "mellum"), _PLAIN),
+    **dict.fromkeys(("jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code"), _PLAIN),
+    **dict.fromkeys(("roberta-bpe", "modern-bert"), _PLAIN),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS),
     "mellum2": _DIGITS,
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0"), _OF_LLAMA3),
-    "lfm2": _OF_LLAMA3,
+    **dict.fromkeys(("lfm2", "jina-v5-nano"), _OF_LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), Splitting(steps=(_LLAMA3,))),
     **dict.fromkeys(("glm4", "glm5", "minicpm5"), Splitting(steps=(_LLAMA3,), whole_words=True)),
     "qwen2": Splitting(steps=(_QWEN2,), composes=True),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "solar-open", "grok-2", "megrez"), _OF_QWEN2),
-    **dict.fromkeys(("kormo", "bailingmoe", "bailingmoe2", "llada-moe"), _OF_QWEN2),
+    **dict.fromkeys(("kormo", "bailingmoe", "bailingmoe2", "llada-moe", "f2llmv2"), _OF_QWEN2),
     "qwen35": Splitting(steps=(_QWEN35,)),
     "deepseek-llm": Splitting(steps=_DEEPSEEK_LLM),
     "deepseek-coder": Splitting(steps=_DEEPSEEK_CODER),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _OF_V3),
     "tekken": Splitting(steps=(_TEKKEN,), whole_words=True, adds_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), Splitting(steps=(_GPT4O,))),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"), Splitting(steps=(_GPT4O,))),
     "falcon": Splitting(steps=_FALCON),
     **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), Splitting(steps=(_BLOOM,))),
     "viking": Splitting(steps=(_BLOOM, r"\p{N}")),
     "seed-coder": Splitting(steps=(_SEED_CODER,)),
+    "kimi-k2": Splitting(steps=(_KIMI_K2,)),
+    "superbpe": Splitting(steps=(r"\p{N}+", _THREES)),
     "youtu": Splitting(steps=_YOUTU, whole_words=True),
 }
 NO_BOS: Final = frozenset({"chatglm-bpe", "glm4", "glm5"})  # unless the file names one

@@ -57,6 +57,23 @@ def test_ways_to_cut_text_differ(tmp_path: Path) -> None:
         assert msgspec.structs.replace(KNOWN[before], adds_bos=False) == msgspec.structs.replace(way, adds_bos=False)
 
 
+HARD_TO_CUT = {
+    "kimi-k2": (
+        "a漢b漢\u3005字x's 漢's㐀\ufa0e\U00020001Z'LL",
+        "漢ab字 -漢 .a漢\n'漢",
+        "ひ漢カ漢가\u30fc漢",
+        "12漢3456字7",
+    ),
+    "superbpe": ("1234567 and 12 or 123, 12345.6789", "½1234 12٣4567 ٣٣٣٣ 1²345", "a1234b\n123456\n\n1234", "1" * 400),
+}
+
+
+@pytest.mark.parametrize("pre", HARD_TO_CUT)
+def test_ways_to_cut_text_that_are_hard_to_say(pre: str, tmp_path: Path) -> None:
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.byte_pairs(), pre)
+    same(path, [*HARD_TO_CUT[pre], *vocabularies.random_texts(600, 11)])
+
+
 @pytest.mark.parametrize("prefix", [None, True, False])
 def test_sentencepiece(prefix: bool | None, tmp_path: Path) -> None:
     more = {} if prefix is None else {"add_space_prefix": prefix}
