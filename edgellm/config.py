@@ -49,7 +49,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     context: Annotated[
         int,
         Meta(
-            ge=0, le=_MOST, description="Longest conversation in tokens; 0: as trained, at most 8192, as memory allows"
+            ge=0,
+            le=_MOST,
+            description="Longest conversation in tokens, as far as a model was trained; 0: to 8192, as memory allows",
         ),
     ] = 0
     capacity: Annotated[

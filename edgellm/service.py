@@ -40,7 +40,7 @@ from edgellm.library.store import Store
 from edgellm.paths import Paths
 from edgellm.placement import machine
 from edgellm.placement.embedding import place_embedder
-from edgellm.placement.plan import make_plan
+from edgellm.placement.plan import as_trained, make_plan
 from edgellm.plugins import embedder_for, engine_for
 from edgellm.presets import preset
 from edgellm.units import MIB
@@ -184,8 +184,8 @@ class Service:
 
     def _plan(self, manifest: Manifest, memory: machine.Memory) -> ModelPlan:
         """Which engine, and how much room. On a thread: reading a large vocabulary takes a while."""
-        settings = self._settings
         file = self._store.header(manifest)
+        settings = as_trained(file, self._settings)
         if manifest.summary.embeds:
             return self._plan_embedder(manifest, file, memory)
         engine = engine_for(file, settings.engine)

@@ -55,6 +55,8 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     require_text(manifest)
     if wanted.engine is not None:
         _require_engine(wanted.engine)
+    if wanted.context:
+        _require_context(wanted.context, manifest)
     if wanted.system and not manifest.summary.has_chat_template:
         raise InvalidRequest(
             f"{manifest.full_name} has no chat template, so --system has no place",
@@ -211,6 +213,13 @@ def _require_engine(name: str) -> None:
 
     if name != plugins.ANY:
         plugins.engine(name)
+
+
+def _require_context(asked: int, manifest: Manifest) -> None:
+    """Raises InvalidRequest for one beyond what the model was trained for."""
+    from edgellm.placement.plan import require_trained
+
+    require_trained(asked, manifest.summary.context)
 
 
 def _runs_on(loaded: LoadedModel | None, engine: str) -> bool:

@@ -117,7 +117,27 @@ def trained_context(model: ModelFile) -> int | None:
 
 def everyday_context(settings: Settings, trained: int | None) -> int:
     """The longest context, tokens, that a model gets where memory allows; `trained`: what it can take, if known."""
-    return settings.context or min(filter(None, (trained, AUTO_CONTEXT, settings.capacity)))
+    if settings.context:
+        return min(settings.context, trained or settings.context)
+    return min(filter(None, (trained, AUTO_CONTEXT, settings.capacity)))
+
+
+def as_trained(model: ModelFile, settings: Settings) -> Settings:
+    """The settings for one of many models: of a context beyond what it was trained for it takes what it can."""
+    trained = trained_context(model)
+    if trained is None or settings.context <= trained:
+        return settings
+    return msgspec.structs.replace(settings, context=trained)
+
+
+def require_trained(asked: int, trained: int | None) -> None:
+    """Raises InvalidRequest where a context is asked of a model that was trained for less."""
+    if trained and asked > trained:
+        raise InvalidRequest(
+            f"a context of {number(asked)} tokens was asked for; the model was trained for {number(trained)}",
+            hint=f"ask for at most {number(trained)}, or leave the context out",
+            param="context",
+        )
 
 
 def shape(settings: Settings, capacity: int) -> tuple[int, int]:
@@ -195,12 +215,7 @@ class _Planner:
     def _context(self) -> int:
         asked, trained = self.settings.context, self.trained
         if asked:
-            if trained is not None and asked > trained:
-                raise InvalidRequest(
-                    f"a context of {number(asked)} tokens was asked for; the model was trained for {number(trained)}",
-                    hint=f"ask for at most {number(trained)}, or leave the context out",
-                    param="context",
-                )
+            require_trained(asked, trained)
             return asked
         wanted = everyday_context(self.settings, trained)
         if self._fits(wanted):

@@ -13,7 +13,7 @@ from edgellm.contracts.engine import CostModel, KVCost, ModelFile, Placement
 from edgellm.errors import InsufficientMemory, InvalidRequest
 from edgellm.placement import cgroups, machine
 from edgellm.placement.machine import Memory
-from edgellm.placement.plan import Plan, make_plan, plan_room
+from edgellm.placement.plan import Plan, as_trained, everyday_context, make_plan, plan_room
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -256,6 +256,13 @@ def test_requested_context() -> None:
         place(model(), COST, settings(context=32768), Memory(4 * GIB, total(4096)), 1)
     assert "32,768 tokens" in caught.value.message
     assert "4,096 tokens fits" in (caught.value.hint or "")
+
+
+def test_a_setting_for_all_models_gives_each_what_it_was_trained_for() -> None:
+    wide = settings(context=9000)
+    assert as_trained(model(8192), wide).context == everyday_context(wide, 8192) == 8192
+    assert as_trained(model(32768), wide) == wide
+    assert everyday_context(wide, None) == 9000
 
 
 def test_context_beyond_training_names_both() -> None:

@@ -245,6 +245,8 @@ def test_context_of_a_running_daemon_is_not_ignored(daemon: FakeClient, capsys: 
     assert "4,096" in err
     assert "2,048" in err
     assert "edgellm stop --all" in err
+    assert main(["run", "m", "hi", "--context", "999999"]) == 2
+    assert "the model was trained for" in capsys.readouterr().err
 
 
 def test_an_engine_is_asked_for_and_a_running_daemon_has_its_own(daemon: FakeClient, capsys: Streams) -> None:
