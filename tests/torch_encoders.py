@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_zoo import WORDS, Dims, Families
+from torch_zoo import FAMILIES, WORDS, Dims, Families
 
 Tensor = tuple[str, tuple[int, ...], str, float]  # as torch_zoo has them
 SIZE = 259 + len(WORDS)
@@ -97,7 +97,28 @@ def _jina_small(dims: Dims) -> tuple[dict[str, Any], list[Tensor]]:
     return _keys(dims), _model(dims, [*_apart(dims), *_around(dims), *gate, *up, *down])
 
 
+def _gemma(dims: Dims) -> tuple[dict[str, Any], list[Tensor]]:
+    """Gemma 3's layers, windows as a period, angles of windows as they are by default, two matrices at the end."""
+    keys, tensors = FAMILIES["gemma3"][1](dims)
+    del keys["attention.sliding_window_pattern"]
+    sizes = {"dense_2_feat_in": dims.width, "dense_2_feat_out": dims.ffn, "dense_3_feat_in": dims.ffn}
+    sizes |= {"dense_3_feat_out": dims.width, "attention.sliding_window_pattern": 3, "pooling_type": 1}
+    return keys | sizes, [
+        *tensors,
+        ("dense_2.weight", (dims.ffn, dims.width), "matrix", 1.5 / dims.width**0.5),
+        ("dense_3.weight", (dims.width, dims.ffn), "matrix", 1.5 / dims.ffn**0.5),
+    ]
+
+
+def _gemma_plain(dims: Dims) -> tuple[dict[str, Any], list[Tensor]]:
+    """As converted without them, and with a pattern layer by layer."""
+    keys, tensors = FAMILIES["gemma3"][1](dims)
+    return keys | {"pooling_type": 1, "rope.freq_base_swa": 5000.0}, tensors
+
+
 ENCODERS: Families = {
+    "gemma-embedding": ("gemma-embedding", _gemma),
+    "gemma-embedding-plain": ("gemma-embedding", _gemma_plain),
     "bert": ("bert", _bert),
     "bert-together": ("bert", _bert_together),
     "nomic-bert": ("nomic-bert", _nomic),

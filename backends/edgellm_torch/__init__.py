@@ -13,7 +13,7 @@ model         the decoder: tokens in, logits of the wanted rows out; its layers:
 pool          which blocks of the KV memory belong to which sequence; plain Python
 kv            the tensors behind them
 runner        TokenRunner: steps, drafts, results
-encoder       whole texts in, a state for each of their tokens out
+encoder       whole texts in, a state for each of their tokens out; both_ways: the same of a decoder's layers
 embedding     EmbeddingRunner: states of an encoder or a decoder, pooled; its parts: load_embedder, pooling …
 sampling/     the sampler chain, for all rows of a step at once
 tokenizer     text to ids and back; its parts: splitting, sentencepiece, wordpiece, special_tokens

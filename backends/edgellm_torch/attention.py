@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from edgellm_kernels import ops
 from edgellm_kernels.pages import Pages, Ragged
@@ -86,17 +88,29 @@ class GroupedAttention:
         self.rope = rope_spec(part.rope, weights) if part.rope else None
 
     def __call__(self, x: Tensor, pages: Pages, step: Step) -> Tensor:
+        part = self.part
+        query, key, value = self._inputs(x, step.angles(self.rope) if self.rope else None)
+        ops.kv_write(pages, key, value, step.slots)
+        mixed = ops.attention(query, pages, step.ragged, scale=part.scale, window=part.window, soft_cap=part.soft_cap)
+        return self.output(mixed.reshape(x.shape[0], -1))
+
+    def both_ways(self, x: Tensor, counts: Sequence[int], turned: Angles | None) -> Tensor:
+        """Over whole texts of `counts` rows, of which nothing is kept: with a window, half of it on either side."""
+        query, key, value = self._inputs(x, turned)
+        reach = self.part.window // 2 if self.part.window else None
+        mixed = ops.varlen_attention(query, key, value, counts, scale=self.part.scale, reach=reach)
+        return self.output(mixed.reshape(x.shape[0], -1))
+
+    def _inputs(self, x: Tensor, turned: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
         part, rows = self.part, x.shape[0]
         query = self.query(x).view(rows, part.heads, part.key_size)
         key = self.key(x).view(rows, part.kv_heads, part.key_size)
         value = self.value(x).view(rows, part.kv_heads, part.value_size)
         if self.query_norm and self.key_norm:
             query, key = self.query_norm(query), self.key_norm(key)
-        if self.rope:
-            query, key = (ops.rope(heads, step.angles(self.rope)) for heads in (query, key))
-        ops.kv_write(pages, key, value, step.slots)
-        mixed = ops.attention(query, pages, step.ragged, scale=part.scale, window=part.window, soft_cap=part.soft_cap)
-        return self.output(mixed.reshape(rows, part.heads * part.value_size))
+        if turned:
+            query, key = ops.rope(query, turned), ops.rope(key, turned)
+        return query, key, value
 
 
 class LatentAttention:

@@ -237,6 +237,24 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[EncoderLayer, ...]
 
 
+class BothWays(msgspec.Struct, frozen=True):
+    """A decoder's layers where tokens see what follows them, too: with a window, half of it on either side.
+
+    dense   matrices that a text's vector goes through at last
+    """
+
+    decoder: Decoder
+    dense: tuple[Linear, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return self.decoder.width
+
+    @property
+    def vocabulary(self) -> int:
+        return self.decoder.vocabulary
+
+
 def linears(part: Any) -> Iterator[Linear]:
     """Every matrix of a part and of the parts in it."""
     return (found for found in _walk(part) if isinstance(found, Linear))

@@ -50,7 +50,7 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
         weights=weights(model),
         kv=_kv(parts, kv_type),
         process=process(model, parts.vocabulary),
-        activations=F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
+        activations=F32_BYTES * max(activations(layer, parts.width) for layer in parts.layers),
         logits=F32_BYTES * parts.vocabulary,
         draft_logits=DRAFT_OUTPUTS,
         block=BLOCK,
@@ -150,7 +150,7 @@ def kept(attention: Attention | Latent, kv_type: str) -> int:
     return kv_bytes(kv_type, attention.kv_heads, attention.key_size, attention.value_size)
 
 
-def _activations(layer: Layer, width: int) -> int:
+def activations(layer: Layer, width: int) -> int:
     """Numbers held at once for one token of a step, in its attention or its network, whichever has more.
 
     Twice: a product is made in tiles, and then lies in a row.

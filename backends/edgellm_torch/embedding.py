@@ -24,12 +24,16 @@ from edgellm_torch.pooling import Pooling
 
 
 class States(Protocol):
-    """A model as seen from here: `EncoderModel`, `DecoderStates`."""
+    """A model as seen from here: `EncoderModel`, `DecoderStates`, `BothWaysModel`."""
 
     device: str
 
     def __call__(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """float32 [rows, width] of int64 tokens [rows], in texts of `counts` rows."""
+        ...
+
+    def ended(self, vectors: Tensor) -> Tensor:
+        """What becomes of pooled vectors [texts, width] at last."""
         ...
 
 
@@ -51,6 +55,9 @@ class DecoderStates:
         step = Step(ragged, ragged.positions(self.device), ragged.slots(BLOCK))
         steps = [step] * len(self._model.decoder.windows)
         return self._model.norm(self._model.states(tokens, self._kv, steps))
+
+    def ended(self, vectors: Tensor) -> Tensor:
+        return vectors
 
 
 class TorchEmbedder:
@@ -77,6 +84,7 @@ class TorchEmbedder:
             with torch.inference_mode():
                 tokens = torch.tensor([token for text in texts for token in text], device=self._states.device)
                 vectors = pooled(self._states(tokens, counts), counts, self._pooling)
+                vectors = self._states.ended(vectors)
                 return np.array(vectors.cpu().numpy(), np.float32)
         except (RuntimeError, MemoryError) as error:
             why = (str(error) or type(error).__name__).splitlines()[0]

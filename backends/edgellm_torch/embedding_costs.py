@@ -8,7 +8,7 @@ import msgspec
 
 from edgellm.contracts.engine import CostModel, ModelFile
 from edgellm_torch import costs
-from edgellm_torch.config import Dense, Encoder, EncoderLayer
+from edgellm_torch.config import BothWays, Decoder, Dense, EncoderLayer
 from edgellm_torch.pooling import embedding_parts
 
 KV_TYPE: Final = "f32"  # of a decoder: it holds the texts of one call, and is no burden
@@ -24,8 +24,15 @@ def embedding_cost(model: ModelFile) -> CostModel:
     Raises LoadFailed for a model that this engine makes no embeddings with.
     """
     parts = embedding_parts(model)
-    if not isinstance(parts, Encoder):
+    if isinstance(parts, Decoder):
         return msgspec.structs.replace(costs.cost_model(model, KV_TYPE), logits=0)
+    if isinstance(parts, BothWays):
+        layers, width = parts.decoder.layers, parts.width
+        return CostModel(
+            weights=costs.weights(model),
+            process=costs.process(model, parts.vocabulary),
+            activations=costs.F32_BYTES * max(costs.activations(layer, width) for layer in layers),
+        )
     return CostModel(
         weights=costs.weights(model),
         process=PROCESS + parts.vocabulary * costs.WORD,

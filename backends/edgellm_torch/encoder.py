@@ -118,6 +118,9 @@ class EncoderModel:
             x = block(x, counts, turned)
         return x
 
+    def ended(self, vectors: Tensor) -> Tensor:
+        return vectors
+
 
 def slopes(heads: int, steepest: float) -> list[float]:
     """What a position of distance costs each head's scores: powers of one number, or of its root for heads beyond a

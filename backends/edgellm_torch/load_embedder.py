@@ -14,7 +14,8 @@ from edgellm_kernels.invariance import rows_exact
 from edgellm.contracts.embedding import EmbedderInfo
 from edgellm.contracts.engine import ModelFile, Placement
 from edgellm.errors import InsufficientMemory, LoadFailed
-from edgellm_torch.config import Decoder, Encoder
+from edgellm_torch.both_ways import BothWaysModel
+from edgellm_torch.config import BothWays, Decoder, Encoder
 from edgellm_torch.costs import MIB
 from edgellm_torch.devices import Device, gpus
 from edgellm_torch.embedding import DecoderStates, States, TorchEmbedder
@@ -84,15 +85,18 @@ def device_for(needs: int, asked: int, found: Sequence[Device]) -> tuple[str, st
     return "cpu", why
 
 
-def _states(parts: Decoder | Encoder, weights: Weights, placement: Placement, device: str) -> States:
+def _states(parts: Decoder | Encoder | BothWays, weights: Weights, placement: Placement, device: str) -> States:
     if isinstance(parts, Encoder):
         return EncoderModel(parts, weights, device)
+    if isinstance(parts, BothWays):
+        return BothWaysModel(parts, weights, device)
     return DecoderStates(
         Model(parts, [Stage(device, parts.layers, weights)]), placement.batch_tokens, placement.max_sequences
     )
 
 
-def _context(parts: Decoder | Encoder, placement: Placement) -> int:
+def _context(parts: Decoder | Encoder | BothWays, placement: Placement) -> int:
     """No more than there are learned positions."""
-    bound = isinstance(parts, Encoder) and parts.positions is not None
-    return min(placement.context, parts.context) if bound else placement.context
+    if isinstance(parts, Encoder) and parts.positions is not None:
+        return min(placement.context, parts.context)
+    return placement.context

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from edgellm_kernels import ops
 from torch import Tensor
@@ -29,6 +30,13 @@ class Block:
         self.feed: GatedNetwork | ExpertNetwork = (
             GatedNetwork(part.feed, weights) if isinstance(part.feed, Gated) else ExpertNetwork(part.feed, weights)
         )
+
+    def __call__(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """`attend`: a way of this layer's attention. x and the result: float32 [rows, width]."""
+        mixed = attend(self.attention_norm(x))
+        x = x + (self.attention_post(mixed) if self.attention_post else mixed)
+        fed = self.feed(self.feed_norm(x))
+        return x + (self.feed_post(fed) if self.feed_post else fed)
 
 
 class Stage:
@@ -76,15 +84,15 @@ class Model:
 
     def states(self, tokens: Tensor, kv: KVMemory, steps: Sequence[Step]) -> Tensor:
         """What the last layer makes of every row, before the last norm: float32 [rows, width]."""
-        x = ops.embed(tokens, self.embedding)
-        if self.decoder.embedding_scale != 1.0:
-            x = x * self.decoder.embedding_scale
+        x = self.embedded(tokens)
         layers = zip(kv.pages, kv.groups, strict=True)  # each stage takes its own from it
         for stage in self.stages:
             x, here = x.to(stage.device), [step.to(stage.device) for step in steps]
             for block, (pages, group) in zip(stage.blocks, layers, strict=False):
-                mixed = block.attention(block.attention_norm(x), pages, here[group])
-                x = x + (block.attention_post(mixed) if block.attention_post else mixed)
-                fed = block.feed(block.feed_norm(x))
-                x = x + (block.feed_post(fed) if block.feed_post else fed)
+                x = block(x, partial(block.attention, pages=pages, step=here[group]))
         return x
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """What goes into the first layer."""
+        x = ops.embed(tokens, self.embedding)
+        return x * self.decoder.embedding_scale if self.decoder.embedding_scale != 1.0 else x

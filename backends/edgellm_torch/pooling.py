@@ -8,7 +8,7 @@ from edgellm.contracts.embedding import FOR_EMBEDDINGS, NOT_POOLED
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import LoadFailed
 from edgellm_torch.architectures import ENCODERS, decoder
-from edgellm_torch.config import Decoder, Encoder
+from edgellm_torch.config import Attention, BothWays, Decoder, Encoder, Latent
 from edgellm_torch.header import Header
 
 Pooling = Literal["mean", "first", "last"]  # of a text's tokens
@@ -23,15 +23,21 @@ def pooling(model: ModelFile) -> Pooling:
     return _POOLINGS[said]
 
 
-def embedding_parts(model: ModelFile) -> Decoder | Encoder:
+def embedding_parts(model: ModelFile) -> Decoder | Encoder | BothWays:
     """What `model` is made of, every tensor's shape checked. Raises LoadFailed, which names what it cannot run."""
     pooling(model)
     if (encoder := ENCODERS.get(model.architecture)) is not None:
         return encoder(Header(model))
-    if model.metadata.get(f"{model.architecture}.attention.causal") is False:
+    parts = decoder(model)
+    if model.metadata.get(f"{model.architecture}.attention.causal") is not False:
+        return parts
+    if not all(_simple(layer.attention) for layer in parts.layers):
         raise LoadFailed(
-            f"in this {model.architecture} model tokens see what follows them, which this engine computes for "
-            + ", ".join(sorted(ENCODERS)),
+            f"tokens of this {model.architecture} model see what follows them, through windows, caps or latents",
             hint="llama.cpp may run it: engine = llamacpp",
         )
-    return decoder(model)
+    return BothWays(parts)
+
+
+def _simple(attention: Attention | Latent) -> bool:
+    return isinstance(attention, Attention) and not attention.window and not attention.soft_cap

@@ -78,13 +78,15 @@ def varlen_attention(
     *,
     scale: float,
     slopes: Tensor | None = None,
+    reach: int | None = None,
 ) -> Tensor:
     """q [rows, heads, k_size] over the keys and values of its own text: [rows, heads, v_size]; no pages are kept.
 
-    `counts`: rows of each text; `slopes` [heads]: what a position of distance costs a score.
+    `counts`: rows of each text; `slopes` [heads]: what a position of distance costs a score; `reach`: how far
+    a row sees, on either side; None: all.
     """
     call = implementation("varlen_attention", _case(q))
-    return call(q, k, v, counts, scale=scale, slopes=slopes)
+    return call(q, k, v, counts, scale=scale, slopes=slopes, reach=reach)
 
 
 def varlen_mean(x: Tensor, counts: Sequence[int]) -> Tensor:

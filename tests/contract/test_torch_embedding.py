@@ -69,6 +69,13 @@ def test_decoders(family: str, how: str, tmp_path: Path) -> None:
     check(torch_zoo.write(tmp_path, family, "Q8_0", keys={"pooling_type": POOLINGS[how]}), texts)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "qwen3moe"])
+def test_decoders_that_look_both_ways(family: str, tmp_path: Path) -> None:
+    texts = [text[:100] for text in TEXTS]
+    keys = {"pooling_type": 1, "attention.causal": False}
+    check(torch_zoo.write(tmp_path, family, "Q8_0", keys=keys), texts)
+
+
 def test_long_texts_of_an_encoder(tmp_path: Path) -> None:
     """Some queries at a time."""
     pair = torch_zoo.write(tmp_path, "nomic-bert", "Q4_0", dims=Dims(context=2048), families=ENCODERS)

@@ -105,8 +105,11 @@ def test_which_models_make_embeddings(tmp_path: Path, models: dict[str, ModelFil
     pooled = changed(decoder, pooling_type=3)
     assert plugin.embeds(pooled) is None
     assert plugin.supports(pooled) == "this qwen3 model makes embeddings, not text"
-    both_ways = changed(pooled, attention__causal=False)
-    assert "tokens see what follows them" in (plugin.embeds(both_ways) or "")
+    assert plugin.embeds(changed(pooled, attention__causal=False)) is None
+    for family in ("gemma2", "deepseek2"):
+        other = read_model(torch_zoo.write(tmp_path, family, "Q8_0").quantised)
+        told = plugin.embeds(changed(other, attention__causal=False, pooling_type=1))
+        assert told == f"tokens of this {family} model see what follows them, through windows, caps or latents"
     assert plugin.supports(models["bert"]) == "this bert model makes embeddings, not text"
     unknown = msgspec.structs.replace(changed(pooled, pooling_type=None), architecture="t5encoder")
     assert "does not run the architecture t5encoder" in (
@@ -117,8 +120,8 @@ def test_which_models_make_embeddings(tmp_path: Path, models: dict[str, ModelFil
         plugin.embeds(msgspec.structs.replace(models["bert"], tensors=()))
         == "the file holds a vocabulary and no weights"
     )
-    other = {**models["bert"].metadata, "tokenizer.ggml.model": "t5"}
-    assert "its tokenizer is t5" in (plugin.embeds(msgspec.structs.replace(models["bert"], metadata=other)) or "")
+    foreign = {**models["bert"].metadata, "tokenizer.ggml.model": "t5"}
+    assert "its tokenizer is t5" in (plugin.embeds(msgspec.structs.replace(models["bert"], metadata=foreign)) or "")
 
 
 def test_slopes_are_those_of_the_paper() -> None:

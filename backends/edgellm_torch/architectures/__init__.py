@@ -11,11 +11,12 @@ from edgellm_torch.architectures.bert import bert, jina_bert_v2, nomic_bert
 from edgellm_torch.architectures.deepseek2 import deepseek2
 from edgellm_torch.architectures.gemma2 import gemma2
 from edgellm_torch.architectures.gemma3 import gemma3
+from edgellm_torch.architectures.gemma_embedding import gemma_embedding
 from edgellm_torch.architectures.llama import llama
 from edgellm_torch.architectures.qwen2 import qwen2
 from edgellm_torch.architectures.qwen3 import qwen3
 from edgellm_torch.architectures.qwen3moe import qwen3moe
-from edgellm_torch.config import Decoder, Encoder
+from edgellm_torch.config import BothWays, Decoder, Encoder
 from edgellm_torch.header import Header
 
 ARCHITECTURES: Final[dict[str, Callable[[Header], Decoder]]] = {
@@ -27,8 +28,9 @@ ARCHITECTURES: Final[dict[str, Callable[[Header], Decoder]]] = {
     "qwen3": qwen3,
     "qwen3moe": qwen3moe,
 }
-ENCODERS: Final[dict[str, Callable[[Header], Encoder]]] = {
+ENCODERS: Final[dict[str, Callable[[Header], Encoder | BothWays]]] = {
     "bert": bert,
+    "gemma-embedding": gemma_embedding,
     "jina-bert-v2": jina_bert_v2,
     "nomic-bert": nomic_bert,
 }

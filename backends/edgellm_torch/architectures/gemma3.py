@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,8 +14,9 @@ _LAYERS_27B = 62  # where queries are scaled by the width's share instead of the
 _LOCAL_BASE = 10_000.0
 
 
-def gemma3(header: Header) -> Decoder:
-    windows = header.windows()
+def gemma3(header: Header, windows: Sequence[int] | None = None) -> Decoder:
+    """`windows` of its layers; None: as the header of a Gemma 3 says."""
+    windows = header.windows() if windows is None else windows
     rope = header.rope("neox")
     # Scaling stretches what sees everything; a window is as short as ever.
     local = msgspec.structs.replace(

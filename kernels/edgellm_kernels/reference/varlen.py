@@ -6,6 +6,7 @@ texts beside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,10 +26,12 @@ def varlen_attention(
     *,
     scale: float,
     slopes: Tensor | None = None,
+    reach: int | None = None,
 ) -> Tensor:
     """q [rows, heads, k_size] over k [rows, kv_heads, k_size] and v [rows, kv_heads, v_size]: [rows, heads, v_size].
 
-    `counts`: rows of each text. Query head h reads KV head h // (heads / kv_heads). A row sees all of its text.
+    `counts`: rows of each text. Query head h reads KV head h // (heads / kv_heads). A row sees all of its text,
+    or with a `reach` what is at most so far away.
     `slopes` [heads]: scores fall by so much with each position of distance (Press et al., "ALiBi", arXiv:2108.12409).
     """
     rows, heads, size = q.shape
@@ -40,7 +43,7 @@ def varlen_attention(
     start = 0
     for count in counts:
         text = slice(start, start + count)
-        result[text] = _text(q[text], k[text], v[text], scale, slopes)
+        result[text] = _text(q[text], k[text], v[text], scale, slopes, reach)
         start += count
     return result
 
@@ -52,7 +55,7 @@ def varlen_mean(x: Tensor, counts: Sequence[int]) -> Tensor:
     return torch.stack([row_sum(text.t()) / text.shape[0] for text in x.split(list(counts))])
 
 
-def _text(q: Tensor, k: Tensor, v: Tensor, scale: float, slopes: Tensor | None) -> Tensor:
+def _text(q: Tensor, k: Tensor, v: Tensor, scale: float, slopes: Tensor | None, reach: int | None) -> Tensor:
     """One text, some queries at a time."""
     count, heads, _ = q.shape
     group = heads // k.shape[1]
@@ -63,8 +66,12 @@ def _text(q: Tensor, k: Tensor, v: Tensor, scale: float, slopes: Tensor | None) 
     parts = []
     for start in range(0, count, step):
         scores = torch.bmm(queries[:, start : start + step], keys).mul_(scale)
-        if slopes is not None:
-            scores -= slopes[:, None, None] * _distance(start, scores.shape[1], count, q.device)
+        if slopes is not None or reach is not None:
+            distance = _distance(start, scores.shape[1], count, q.device)
+            if slopes is not None:
+                scores -= slopes[:, None, None] * distance
+            if reach is not None:
+                scores.masked_fill_(distance > reach, -math.inf)
         parts.append(torch.bmm(softmax(scores), values))
     return torch.cat(parts, dim=1).transpose(0, 1)
 

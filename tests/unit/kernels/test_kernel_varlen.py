@@ -13,7 +13,7 @@ from edgellm_kernels.reference import varlen
 
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 SHAPES = ((4, 4, 8, 8), (6, 2, 16, 8), (12, 1, 8, 24))  # heads, kv_heads, k_size, v_size
-RULES = ("plain", "with slopes")
+RULES = ("plain", "with slopes", "within reach")
 
 
 def draw(shape: tuple[int, int, int, int], rows: int, seed: int = 1) -> Parts:
@@ -27,12 +27,11 @@ def draw(shape: tuple[int, int, int, int], rows: int, seed: int = 1) -> Parts:
 
 
 def rules(name: str, heads: int) -> dict[str, Any]:
-    return {"scale": 0.3, "slopes": None if name == "plain" else 2.0 ** -torch.arange(1.0, heads + 1)}
+    slopes = 2.0 ** -torch.arange(1.0, heads + 1) if name == "with slopes" else None
+    return {"scale": 0.3, "slopes": slopes, "reach": 5 if name == "within reach" else None}
 
 
-def plainly(
-    parts: Parts, scale: float, causal: bool = False, slopes: torch.Tensor | None = None
-) -> npt.NDArray[np.float64]:
+def plainly(parts: Parts, scale: float, slopes: torch.Tensor | None, reach: int | None) -> npt.NDArray[np.float64]:
     """One text, row by row and head by head."""
     q, k, v = (x.double().numpy() for x in parts)
     result = np.empty((*q.shape[:2], v.shape[2]))
@@ -41,6 +40,8 @@ def plainly(
         scores = k[:, of] @ q[row, head] * scale
         if slopes is not None:
             scores = scores - float(slopes[head]) * abs(np.arange(len(k)) - row)
+        if reach is not None:
+            scores = np.where(abs(np.arange(len(k)) - row) > reach, -np.inf, scores)
         weights = np.exp(scores - scores.max())
         result[row, head] = weights / weights.sum() @ v[:, of]
     return result
