@@ -27,16 +27,13 @@ def embedding_cost(model: ModelFile) -> CostModel:
     if isinstance(parts, Decoder):
         return msgspec.structs.replace(costs.cost_model(model, KV_TYPE), logits=0)
     if isinstance(parts, BothWays):
-        layers, width = parts.decoder.layers, parts.width
-        return CostModel(
-            weights=costs.weights(model),
-            process=costs.process(model, parts.vocabulary),
-            activations=costs.F32_BYTES * max(costs.activations(layer, width) for layer in layers),
-        )
+        activations = max(costs.activations(layer, parts.width) for layer in parts.decoder.layers)
+    else:
+        activations = max(_activations(layer, parts.width) for layer in parts.layers)
     return CostModel(
         weights=costs.weights(model),
-        process=PROCESS + parts.vocabulary * costs.WORD,
-        activations=costs.F32_BYTES * max(_activations(layer, parts.width) for layer in parts.layers),
+        process=PROCESS + costs.process(model, parts.vocabulary) - costs.PROCESS,
+        activations=costs.F32_BYTES * activations,
     )
 
 

@@ -149,7 +149,7 @@ def test_a_whole_worker_takes_what_was_planned(
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the most that was taken")
 @pytest.mark.parametrize("engine", ["llamacpp", "torch"])
-@pytest.mark.parametrize("family", ["all-minilm", "nomic-bert", "qwen3"])
+@pytest.mark.parametrize("family", ["all-minilm", "nomic-bert", "gemma-embedding", "qwen3"])
 def test_a_whole_embedder_takes_what_was_planned(
     family: str, engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
