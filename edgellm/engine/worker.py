@@ -1,7 +1,8 @@
 """The worker process: one loaded model behind its own stdin and stdout. `python -m edgellm.engine.worker`
 
 reader thread      frames in; end of file means the daemon is gone: exit at once, whatever else runs
-prompt thread      chat template and tokeniser, so that a long conversation does not hold up a step
+prompt threads     chat template and tokeniser, so that a long conversation does not hold up a step; one of two is for
+                   texts so long that others should not wait for them
 heartbeat thread   every second: step number, how long it runs, how long it should
 main thread        load; then receive, schedule, run, emit
 """
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 from edgellm import __version__
 from edgellm.contracts.engine import EnginePlugin, Tokenizer, TokenRunner
 from edgellm.contracts.events import Failed
-from edgellm.contracts.request import GenerateRequest
+from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text, Tokens
 from edgellm.engine import protocol
 from edgellm.engine.breakers import breaker_tokens
 from edgellm.engine.core import EngineCore
@@ -54,6 +55,8 @@ from edgellm.errors import (
     WorkerDied,
     short_of_memory,
 )
+
+LONG_PROMPT = 200_000  # characters; a tenth of a second, and far more for text that is no language
 
 
 class Prepared:
@@ -102,6 +105,7 @@ class Worker:
         self._encoder: PromptEncoder | None = None
         self._tokenizer: Tokenizer | None = None
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
+        self._long_prompts = ThreadPoolExecutor(1, thread_name_prefix="long prompt")
         self._context = 0  # tokens
         self._reported = 0.0  # of loading
         self._pacer = Pacer()
@@ -197,7 +201,8 @@ class Worker:
             match message:
                 case Generate(request):
                     self._preparing.add(request.id)
-                    self._prompts.submit(self._prepare, request)
+                    threads = self._long_prompts if characters(request.prompt) > LONG_PROMPT else self._prompts
+                    threads.submit(self._prepare, request)
                 case Prepared():
                     self._accept(core, message)
                 case Cancel(request_id):
@@ -220,7 +225,9 @@ class Worker:
                 return
 
     def _prepare(self, request: GenerateRequest) -> None:
-        """On the prompt thread."""
+        """On a prompt thread."""
+        if request.id not in self._preparing:
+            return  # cancelled before its turn came
         assert self._encoder is not None
         assert self._tokenizer is not None
         prompt: EncodedPrompt | EdgeError
@@ -274,6 +281,17 @@ class Worker:
             kv_used=scheduler.cache.used,
             suspended=scheduler.suspended,
         )
+
+
+def characters(prompt: Prompt) -> int:
+    """How much there is to tokenise."""
+    match prompt:
+        case Messages(messages):
+            return sum(len(message.content) for message in messages)
+        case Text(text):
+            return len(text)
+        case Tokens():
+            return 0
 
 
 def _by_name(error: ErrorInfo, load: Load) -> ErrorInfo:
