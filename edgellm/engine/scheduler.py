@@ -156,7 +156,8 @@ class Scheduler:
             if row.draft:
                 self.cache.shrink(job.sequence, job.computed)
             if left:  # it ended while this ran: what was drawn is nobody's
-                known = len(computed) == len(row.tokens)  # else it left before the token that this row took was told
+                # It may have left before the token that this row took was told.
+                known = len(computed) == len(row.tokens) + len(accepted)
                 self._flight.leaving[job] &= known and result.error is None
                 self.cache.computed(job.sequence, computed)
                 continue
