@@ -9,6 +9,7 @@ main thread        load; then receive, schedule, run, emit
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import sys
@@ -256,7 +257,8 @@ class Worker:
         if isinstance(prompt, EdgeError):
             self._emit([(request.id, Failed(prompt.info))])
         else:
-            self._emit(core.add(request, prompt))
+            # With a prompt steps become long: text that is held back for a moment would wait for the end of one.
+            self._emit(core.add(request, prompt), math.inf)
 
     # -- proof of life ---------------------------------------------------------------------------
 
