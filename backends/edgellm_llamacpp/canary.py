@@ -3,7 +3,8 @@
 python -m edgellm_llamacpp.canary amx             ends with 0; with a signal where the build's AMX code is broken
 python -m edgellm_llamacpp.canary exact TYPE      prints up to how many tokens of KV in use the rows of a step come
                                                   out the same to the last bit, however many are computed at once:
-                                                  JSON, with weights `plain` and `repacked`
+                                                  JSON, with weights `plain` and `repacked`; and whether that
+                                                  goes on where llama.cpp's own attention begins to go in `tiles`
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 import struct
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +30,9 @@ _WIDTH = 256  # every dimension: a block of the K types, tiles of AMX rows
 _THREADS = 2
 _CONTEXT = 1024
 _SHORT, _LONG = 40, 600  # tokens before: attention takes other ways from 512 cells on
-_TILE = 63  # attention of 64 rows and more is done in tiles, which round otherwise
+_TILE = 63  # attention of 64 rows and more is done in tiles, which round otherwise, or by our own kernel
 _ROWS = (2, 3, 5, 16, _TILE)
+_TILED_ROWS = (64, 150)
 
 
 def tiny_model(kind: str) -> bytes:
@@ -92,7 +96,7 @@ def _number(name: str, value: int) -> bytes:
 class Tiny:
     """A tiny model in a context of two threads; one sequence."""
 
-    def __init__(self, api: Any, path: Path, repack: bool) -> None:
+    def __init__(self, api: Any, path: Path, repack: bool, batch: int = _TILE) -> None:
         params = api.llama_model_default_params()
         params.use_extra_bufts = repack
         self._api = api
@@ -100,14 +104,14 @@ class Tiny:
         if not self._model:
             raise ValueError("does not load")
         params = api.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = _CONTEXT, _TILE, _TILE
+        params.n_ctx, params.n_batch, params.n_ubatch = _CONTEXT, batch, batch
         params.n_threads = params.n_threads_batch = _THREADS
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.type_k = params.type_v = api.GGML_TYPE_F16
         self._context = api.llama_init_from_model(self._model, params)
         if not self._context:
             raise ValueError("has no room")
-        self._batch = api.llama_batch_init(_TILE, 0, 1)
+        self._batch = api.llama_batch_init(batch, 0, 1)
 
     def close(self) -> None:
         self._api.llama_batch_free(self._batch)
@@ -127,32 +131,44 @@ class Tiny:
         logits = self._api.llama_get_logits_ith
         return [ctypes.string_at(logits(self._context, index), 4 * _WIDTH) for index in range(count)]
 
-    def rows_agree(self, length: int) -> bool:
+    def rows_agree(self, length: int, several: tuple[int, ...] = _ROWS) -> bool:
         """Whether tokens after `length` others have the same logits one by one and several at once."""
         memory = self._api.llama_get_memory(self._context)
         self._api.llama_memory_clear(memory, True)
         for start in range(0, length, _TILE):
             self.step(start, min(_TILE, length - start))
-        single = [self.step(length + index, 1)[0] for index in range(max(_ROWS))]
-        for rows in _ROWS:
+        single = [self.step(length + index, 1)[0] for index in range(max(several))]
+        for rows in several:
             self._api.llama_memory_seq_rm(memory, 0, length, -1)
             if self.step(length, rows) != single[:rows]:
                 return False
         return True
 
 
-def exact_cells(api: Any, kind: str, repack: bool) -> int:
-    """Tokens of KV in use up to which rows of this type come out the same; 0: never, 2**31: always."""
+@contextmanager
+def _tiny(api: Any, kind: str, repack: bool, batch: int = _TILE) -> Iterator[Tiny]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "canary.gguf"
         path.write_bytes(tiny_model(kind))
-        tiny = Tiny(api, path, repack)
+        tiny = Tiny(api, path, repack, batch)
         try:
-            if not tiny.rows_agree(_SHORT):
-                return 0
-            return 2**31 if tiny.rows_agree(_LONG) else 256
+            yield tiny
         finally:
             tiny.close()
+
+
+def exact_cells(api: Any, kind: str, repack: bool) -> int:
+    """Tokens of KV in use up to which rows of this type come out the same; 0: never, 2**31: always."""
+    with _tiny(api, kind, repack) as tiny:
+        if not tiny.rows_agree(_SHORT):
+            return 0
+        return 2**31 if tiny.rows_agree(_LONG) else 256
+
+
+def exact_tiles(api: Any, kind: str) -> bool:
+    """Whether rows come out the same in steps of any size."""
+    with _tiny(api, kind, True, max(_TILED_ROWS)) as tiny:
+        return tiny.rows_agree(_SHORT, _TILED_ROWS) and tiny.rows_agree(_LONG, _TILED_ROWS)
 
 
 def main(question: str, kind: str = "Q4_0") -> None:
@@ -163,7 +179,8 @@ def main(question: str, kind: str = "Q4_0") -> None:
         exact_cells(llama_cpp, kind, True)
     else:
         plain, repacked = (exact_cells(llama_cpp, kind, repack) for repack in (False, True))
-        sys.stdout.write(json.dumps({"plain": plain, "repacked": repacked}))
+        tiles = repacked == 2**31 and exact_tiles(llama_cpp, kind)
+        sys.stdout.write(json.dumps({"plain": plain, "repacked": repacked, "tiles": tiles}))
         sys.stdout.flush()
     os._exit(0)
 

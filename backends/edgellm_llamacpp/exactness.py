@@ -19,13 +19,19 @@ from edgellm_llamacpp.repacking import repacked
 ALWAYS = 2**31
 GRACE_S = 3.0  # beyond the load itself; on a machine too busy to answer, this load does without, and the next may not
 ROWS = 16  # the canary's matrices have a multiple of it
-EXACT_MICRO_BATCH = 63  # attention of 64 rows and more is done in tiles, which round otherwise
+EXACT_MICRO_BATCH = 63  # llama.cpp's attention of 64 rows and more is done in tiles, which round otherwise
 
 
 def unsplit(api: Any) -> bool:
     """Whether this build's attention rounds the same for one row over a long context as for several."""
     answer = ask(api, "exact", "Q8_0")
     return answer is not None and json.loads(answer)["plain"] == ALWAYS
+
+
+def untiled(api: Any) -> bool:
+    """Whether a row comes out the same in steps of any size."""
+    answer = ask(api, "exact", "Q8_0")
+    return answer is not None and bool(json.loads(answer).get("tiles"))
 
 
 class Exactness:

@@ -22,7 +22,8 @@ from edgellm.errors import LoadFailed
 from edgellm.formats.gguf_types import TENSOR_TYPES
 from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
 from edgellm_llamacpp.costs import MICRO_BATCH
-from edgellm_llamacpp.exactness import EXACT_MICRO_BATCH, unsplit
+from edgellm_llamacpp.exactness import EXACT_MICRO_BATCH, unsplit, untiled
+from edgellm_llamacpp.mapping import forget
 
 DRAFT_TOKENS = 15  # of one row: with the token itself a tile of the matrix units
 DRAFT_OUTPUTS = 32  # of all rows of a step
@@ -173,11 +174,14 @@ def open_model(lib: Library, paths: Sequence[Path], placement: Placement, progre
     params.use_extra_bufts = repacks(lib, placement)
     params.progress_callback = callback
     try:
-        return _open(lib, paths, params)
+        model = _open(lib, paths, params)
     except LoadFailed:
         if raised:
             raise raised[0] from None
         raise
+    if params.use_extra_bufts:
+        forget(paths)
+    return model
 
 
 def repacks(lib: Library, placement: Placement) -> bool:
@@ -201,7 +205,8 @@ def open_context(lib: Library, model: Model, placement: Placement, *, embeds: bo
     params = api.llama_context_default_params()
     params.n_ctx = placement.capacity
     params.n_batch = placement.batch_tokens
-    params.n_ubatch = min(placement.batch_tokens, EXACT_MICRO_BATCH if placement.exact else MICRO_BATCH)
+    small = placement.exact and not (placement.kv_type == "f16" and untiled(lib.api))
+    params.n_ubatch = min(placement.batch_tokens, EXACT_MICRO_BATCH if small else MICRO_BATCH)
     params.n_seq_max = placement.max_sequences
     params.n_rs_seq = 0
     # Fewer than n_seq_max aborts the process; 0 would reserve a row of logits for every token of a batch.

@@ -21,6 +21,7 @@ _NEON: Final = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXF
 _OWN: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})  # kernels/ggml/, where the build has them
 _OWN_GROUP: Final = 16  # rows
 _OWN_MARK: Final = b"edgellm: rows side by side"
+_OWN_ATTENTION_MARK: Final = b"edgellm: a lane for each cell"
 _GROUP: Final = 8  # rows are rearranged in groups of so many (of 4 on some, which makes no difference to a vocabulary)
 
 
@@ -41,16 +42,26 @@ def repacked(kind: str, shape: tuple[int, ...], flags: Set[str] | None = None, o
     return "asimddp" in flags and kind in _NEON
 
 
-@cache
 def own_kernels() -> bool:
-    """Whether the installed llama.cpp was compiled with the kernels in kernels/ggml/."""
+    """Whether the installed llama.cpp multiplies matrices with the kernels in kernels/ggml/."""
+    return _contains(_OWN_MARK)
+
+
+def own_attention() -> bool:
+    """Whether it attends with them: to keys and values in F16."""
+    return _contains(_OWN_ATTENTION_MARK)
+
+
+@cache
+def _contains(mark: bytes) -> bool:
+    """Whether this stands in the installed library, which need not be loaded for that."""
     found = importlib.util.find_spec("llama_cpp")
     folders = [Path(place) / "lib" for place in (found.submodule_search_locations or ())] if found else []
     if chosen := os.environ.get("LLAMA_CPP_LIB_PATH"):
         folders = [Path(chosen)]
     files = (file for folder in folders for file in sorted(folder.glob("*ggml-cpu*")))
     try:
-        return any(_OWN_MARK in file.read_bytes() for file in files)
+        return any(mark in file.read_bytes() for file in files)
     except OSError:
         return False
 

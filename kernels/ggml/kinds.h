@@ -22,9 +22,6 @@ namespace edgellm {
 constexpr int ROWS  = 16;  // of a matrix, side by side
 constexpr int GROUP = 4 * ROWS;
 
-using Integers = Lanes::Integers;
-using Floats   = Lanes::Floats;
-
 static inline uint32_t word(const uint8_t * bytes, int index) {
     uint32_t bits;
     memcpy(&bits, bytes + 4 * index, sizeof(bits));

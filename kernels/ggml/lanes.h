@@ -33,6 +33,47 @@ struct Lanes {
     static Floats times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
     static Floats fused(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     static void   store(float * to, Floats x) { _mm512_storeu_ps(to, x); }
+    static Floats floats(const float * x) { return _mm512_loadu_ps(x); }
+    static Floats minus(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+    static Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+    static float  largest(Floats x) { return _mm512_reduce_max_ps(x); }
+    static float  first(Floats x) { return _mm512_cvtss_f32(x); }
+    static Floats rounded(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+    static Floats scaled(Floats x, Floats power) {  // x of about 1 times 2 to a power of at most 0; 0 far below
+        const __mmask16 near = _mm512_cmp_ps_mask(power, _mm512_set1_ps(-120.0f), _CMP_GE_OQ);
+        return _mm512_maskz_scalef_ps(near, x, power);
+    }
+    static bool   all_equal(const uint16_t * x, uint16_t y) {
+        const __m256i same = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *) x), _mm256_set1_epi16(short(y)));
+        return _mm256_movemask_epi8(same) == -1;
+    }
+
+    // Sixteen numbers of each line to sixteen registers' worth of floats: number d of all lines beside each other.
+    static void turned(const uint16_t * const * lines, float * to) {
+        Floats a[16], b[16];
+        for (int i = 0; i < 16; i++) {
+            a[i] = halves(lines[i]);
+        }
+        for (int i = 0; i < 16; i += 2) {
+            b[i]     = _mm512_unpacklo_ps(a[i], a[i + 1]);
+            b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+        }
+        for (int i = 0; i < 16; i += 4) {
+            for (int j = 0; j < 2; j++) {
+                const __m512d x = _mm512_castps_pd(b[i + j]), y = _mm512_castps_pd(b[i + j + 2]);
+                a[i + 2 * j]     = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+                a[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+            }
+        }
+        for (int j = 0; j < 4; j++) {  // of each quarter, number j of four lines; quarters of 16 lines come together
+            const Floats x = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), y = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
+            const Floats z = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88), w = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+            store(to + 16 * j, _mm512_shuffle_f32x4(x, z, 0x88));
+            store(to + 16 * (j + 4), _mm512_shuffle_f32x4(y, w, 0x88));
+            store(to + 16 * (j + 8), _mm512_shuffle_f32x4(x, z, 0xdd));
+            store(to + 16 * (j + 12), _mm512_shuffle_f32x4(y, w, 0xdd));
+        }
+    }
 };
 
 #else
@@ -61,6 +102,48 @@ struct Lanes {
     static Floats times(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
     static Floats fused(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
     static void   store(float * to, Floats x) { _mm256_storeu_ps(to, x); }
+    static Floats floats(const float * x) { return _mm256_loadu_ps(x); }
+    static Floats minus(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+    static Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+    static float  largest(Floats x) {
+        __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        four        = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+    }
+    static float  first(Floats x) { return _mm256_cvtss_f32(x); }
+    static Floats rounded(Floats x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+    static Floats scaled(Floats x, Floats power) {  // x of about 1 times 2 to a power of at most 0; 0 far below
+        const __m256i bits  = _mm256_slli_epi32(_mm256_cvtps_epi32(_mm256_max_ps(power, _mm256_set1_ps(-200.0f))), 23);
+        const __m256  moved = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), bits));
+        return _mm256_and_ps(moved, _mm256_cmp_ps(power, _mm256_set1_ps(-120.0f), _CMP_GE_OQ));
+    }
+    static bool all_equal(const uint16_t * x, uint16_t y) {
+        const __m128i same = _mm_cmpeq_epi16(_mm_loadu_si128((const __m128i *) x), _mm_set1_epi16(short(y)));
+        return _mm_movemask_epi8(same) == 0xffff;
+    }
+
+    // Eight numbers of each line to eight registers' worth of floats: number d of all lines beside each other.
+    static void turned(const uint16_t * const * lines, float * to) {
+        Floats a[8], b[8];
+        for (int i = 0; i < 8; i++) {
+            a[i] = halves(lines[i]);
+        }
+        for (int i = 0; i < 8; i += 2) {
+            b[i]     = _mm256_unpacklo_ps(a[i], a[i + 1]);
+            b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+        }
+        for (int i = 0; i < 8; i += 4) {
+            for (int j = 0; j < 2; j++) {
+                const __m256d x = _mm256_castps_pd(b[i + j]), y = _mm256_castps_pd(b[i + j + 2]);
+                a[i + 2 * j]     = _mm256_castpd_ps(_mm256_unpacklo_pd(x, y));
+                a[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(x, y));
+            }
+        }
+        for (int j = 0; j < 4; j++) {
+            store(to + 8 * j, _mm256_permute2f128_ps(a[j], a[j + 4], 0x20));
+            store(to + 8 * (j + 4), _mm256_permute2f128_ps(a[j], a[j + 4], 0x31));
+        }
+    }
 };
 
 #endif
@@ -112,6 +195,9 @@ template <int DEPTH, bool SIGNED> struct Sum {
 };
 
 #endif
+
+using Integers = Lanes::Integers;
+using Floats   = Lanes::Floats;
 
 // Eight integers, added up.
 static inline int32_t total(__m256i x) {

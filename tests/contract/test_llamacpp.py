@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 import torch_zoo
 from contract.driving import GREEDY, append, step, token
@@ -40,6 +41,16 @@ def small(smollm2: Path) -> Iterator[LlamaCppRunner]:
     runner = load(smollm2)
     yield runner
     runner.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is read from /proc")
+def test_weights_that_were_rearranged_count_once(smollm2: Path) -> None:
+    """With our kernels every matrix is: of the file only rows of the embedding are read, when tokens are looked up."""
+    runner = load(smollm2)
+    append(runner, 0, 0, [5, 1000, 40_000])
+    resident = sum(each.rss for each in psutil.Process().memory_maps() if each.path == str(smollm2.resolve()))
+    runner.close()
+    assert resident < 8 << 20
 
 
 # -- memory that forgets -----------------------------------------------------------------------------

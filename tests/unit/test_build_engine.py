@@ -14,6 +14,11 @@ SAPPHIRE_RAPIDS = "fpu sse2 avx2 avx512f avx512_fp16 amx_tile amx_int8"
 
 
 TOOLS = Path(__file__).parents[2] / "tools"
+ATTEND = """void ggml_compute_forward_flash_attn_ext(
+        const ggml_compute_params * params,
+        ggml_tensor * dst) {
+"""
+SPLIT = "const bool use_split_kv_path = !use_ref && (neq1 == 1);\n"
 CHOICE = "const ggml::cpu::tensor_traits * ggml_repack_get_optimal_repack_type(const struct ggml_tensor * cur) {\n"
 
 
@@ -28,7 +33,7 @@ def source(tmp_path: Path) -> Path:
     """As much of llama.cpp's source as is changed."""
     cpu = tmp_path / "vendor/llama.cpp/ggml/src/ggml-cpu"
     cpu.mkdir(parents=True)
-    (cpu / "ops.cpp").write_text("const bool use_split_kv_path = !use_ref && (neq1 == 1);\n")
+    (cpu / "ops.cpp").write_text(f"{SPLIT}{ATTEND}    rest\n}}\n")
     (cpu / "repack.cpp").write_text(f"before\nstatic {CHOICE}    rest\n}}\n")
     return tmp_path
 
@@ -68,10 +73,13 @@ def test_the_users_own_flags_stay(build: ModuleType, monkeypatch: pytest.MonkeyP
     assert build.flags() == "-DGGML_BLAS=ON"
 
 
-def test_the_source_is_changed_in_its_two_places(build: ModuleType, source: Path) -> None:
+def test_the_source_is_changed_in_its_places(build: ModuleType, source: Path) -> None:
     cpu = source / build.engine_source.CPU
     assert build.engine_source.change(source) == []
-    assert (cpu / "ops.cpp").read_text() == "const bool use_split_kv_path = false && !use_ref && (neq1 == 1);\n"
+    code = (cpu / "ops.cpp").read_text()
+    assert code.startswith("const bool use_split_kv_path = false && !use_ref && (neq1 == 1);\n#include")
+    ours = "    if (edgellm_attention(params, dst)) {\n        return;\n    }\n"
+    assert code.endswith(f"{ATTEND}{ours}    rest\n}}\n")
     code = (cpu / "repack.cpp").read_text()
     assert code.startswith('before\n#include "edgellm/rows.h"\n\nstatic const')
     assert code.endswith(
@@ -90,8 +98,9 @@ def test_a_source_that_looks_otherwise_stays_as_it_is(
     file.unlink()
     if code is not None:
         file.write_text(code)
-    (left,) = build.engine_source.change(source)
-    assert ("attention" if name == "ops.cpp" else "kernels") in left
+    left = build.engine_source.change(source)
+    assert len(left) == (2 if name == "ops.cpp" else 1)
+    assert all(("attention" if name == "ops.cpp" else "matrices") in reason for reason in left)
     assert not file.exists() or file.read_text() == code
 
 

@@ -1,23 +1,19 @@
-"""Our kernels inside llama.cpp (`kernels/ggml/`): what they compute, to float32, and that inputs keep to themselves."""
+"""As much of ggml's interface as it takes to run one operation of llama.cpp's on a CPU: products and attention."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
+from collections.abc import Sequence
+from ctypes import c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
-import pytest
 from edgellm_llamacpp.native import library
-from edgellm_llamacpp.repacking import cpu_flags, own_kernels
 
-KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-INPUTS = (1, 2, 3, 4, 7, 8, 15, 70)  # every size of the groups that are taken at once, and more than one part
 Floats = npt.NDArray[np.float32]
-
-pytestmark = pytest.mark.skipif("avx2" not in cpu_flags(), reason="kernels for x86 CPUs with AVX2")
+Halves = npt.NDArray[np.float16]
+F32, F16 = 0, 1  # ggml's numbers
 
 
 class _Params(ctypes.Structure):
@@ -41,6 +37,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_init": (c_void_p, (_Params,)),
     "ggml_free": (None, (c_void_p,)),
     "ggml_new_tensor_2d": (c_void_p, (c_void_p, c_int, c_int64, c_int64)),
+    "ggml_new_tensor_4d": (c_void_p, (c_void_p, c_int, c_int64, c_int64, c_int64, c_int64)),
+    "ggml_permute": (c_void_p, (c_void_p, c_void_p, c_int, c_int, c_int, c_int)),
+    "ggml_flash_attn_ext": (c_void_p, (c_void_p, *[c_void_p] * 4, c_float, c_float, c_float)),
     "ggml_mul_mat": (c_void_p, (c_void_p, c_void_p, c_void_p)),
     "ggml_new_graph": (c_void_p, (c_void_p,)),
     "ggml_build_forward_expand": (None, (c_void_p, c_void_p)),
@@ -83,66 +82,59 @@ class Ggml:
     def product(self, kind: int, matrix: npt.NDArray[np.uint8], x: Floats, threads: int) -> Floats:
         """x [inputs, width] times the rows of a rearranged matrix: [inputs, rows]."""
         inputs, width = x.shape
-        contexts = [self.init(_Params(1 << 20, None, True)) for _ in range(2)]
+        held = self.init(_Params(1 << 20, None, True))
+        weights = self.new_tensor_2d(held, kind, width, len(matrix))
+        buffer = self.backend_alloc_ctx_tensors_from_buft(held, self.rearranging())
+        self.backend_tensor_set(weights, matrix.ctypes.data, 0, matrix.nbytes)
+        context = self.init(_Params(1 << 20, None, True))
+        given = self.new_tensor_2d(context, F32, width, inputs)
+        made = self.mul_mat(context, weights, given)
+        out = self._run(context, made, [(given, x)], (inputs, len(matrix)), threads)
+        self.backend_buffer_free(buffer)
+        self.free(held)
+        return out
+
+    def attention(self, q: Floats, k: Halves, v: Halves, mask: Halves, threads: int) -> Floats:
+        """[rows, heads, value], of q [rows, heads, key], k [cells, key heads, key], v [cells, key heads, value].
+
+        mask [rows, cells] is added to the scores.
+        """
+        context = self.init(_Params(1 << 20, None, True))
+
+        def tensor(kind: int, array: npt.NDArray[Any]) -> int:
+            sizes = list(reversed(array.shape))
+            return int(self.new_tensor_4d(context, kind, *sizes, *[1] * (4 - len(sizes))))
+
+        tensors = [tensor(F32, q), tensor(F16, k), tensor(F16, v), tensor(F16, mask)]
+        turned = [self.permute(context, each, 0, 2, 1, 3) for each in tensors[:3]]
+        made = self.flash_attn_ext(context, *turned, tensors[3], q.shape[-1] ** -0.5, 0.0, 0.0)
+        given = list(zip(tensors, (q, k, v, mask), strict=True))
+        return self._run(context, made, given, (*q.shape[:2], v.shape[-1]), threads)
+
+    def _run(
+        self,
+        context: int,
+        made: int,
+        given: Sequence[tuple[int, npt.NDArray[Any]]],
+        shape: tuple[int, ...],
+        threads: int,
+    ) -> Floats:
+        """Compute one tensor. Frees the context."""
+        graph = self.new_graph(context)
+        self.build_forward_expand(graph, made)
+        buffer = self.backend_alloc_ctx_tensors_from_buft(context, self.backend_cpu_buffer_type())
+        for tensor, array in given:
+            self.backend_tensor_set(tensor, array.ctypes.data, 0, array.nbytes)
         backend = self.backend_cpu_init()
         self.backend_cpu_set_n_threads(backend, threads)
-        weights = self.new_tensor_2d(contexts[0], kind, width, len(matrix))
-        held = [self.backend_alloc_ctx_tensors_from_buft(contexts[0], self.rearranging())]
-        self.backend_tensor_set(weights, matrix.ctypes.data, 0, matrix.nbytes)
-        given = self.new_tensor_2d(contexts[1], 0, width, inputs)
-        made = self.mul_mat(contexts[1], weights, given)
-        graph = self.new_graph(contexts[1])
-        self.build_forward_expand(graph, made)
-        held.append(self.backend_alloc_ctx_tensors_from_buft(contexts[1], self.backend_cpu_buffer_type()))
-        self.backend_tensor_set(given, x.ctypes.data, 0, x.nbytes)
         assert self.backend_graph_compute(backend, graph) == 0
-        out = np.zeros((inputs, len(matrix)), np.float32)
+        out = np.zeros(shape, np.float32)
         self.backend_tensor_get(made, out.ctypes.data, 0, out.nbytes)
-        for buffer in held:
-            self.backend_buffer_free(buffer)
-        for context in contexts:
-            self.free(context)
         self.backend_free(backend)
+        self.backend_buffer_free(buffer)
+        self.free(context)
         return out
 
 
 def _path() -> str:
     return str(library().api.llama_cpp._lib._name)
-
-
-@pytest.fixture(scope="module")
-def ggml() -> Ggml:
-    assert own_kernels(), "this build of llama.cpp lacks edgellm's kernels: run `make setup`"
-    return Ggml()
-
-
-def rounded(x: Floats) -> npt.NDArray[np.float64]:
-    """What the kernels see of their inputs: eight bits, a scale for each 32."""
-    blocks = x.reshape(*x.shape[:-1], -1, 32)
-    most = np.abs(blocks).max(-1, keepdims=True)
-    scale = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
-    codes = np.rint(blocks * scale).astype(np.float64)
-    products: npt.NDArray[np.float64] = codes * (most / np.float32(127))
-    return products.reshape(x.shape)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("rows", "width"), [(16, 256), (48, 768), (192, 1536)])
-def test_products(ggml: Ggml, kind: str, rows: int, width: int) -> None:
-    random = np.random.default_rng(rows)
-    number = gguf.GGMLQuantizationType[kind]
-    matrix = ggml.quantised(number, random.standard_normal((rows, width), np.float32))
-    exact = gguf.dequantize(matrix, number).astype(np.float64)
-    x = random.standard_normal((max(INPUTS), width), np.float32) * np.float32(3)
-    x[1, 32:96] = 0  # a block of nothing
-    x[2] *= np.float32(1e-30)
-    x[3] *= np.float32(1e20)
-    alone = ggml.product(number, matrix, x[:1], threads=1)
-    for count in INPUTS:
-        made = ggml.product(number, matrix, x[:count], threads=1 + count % 2)
-        expected = rounded(x[:count]) @ exact.T
-        scale = np.abs(rounded(x[:count])) @ np.abs(exact).T
-        assert (np.abs(made - expected) <= 2e-6 * scale).all()
-        assert (made[:1] == alone).all()
-        for at in range(count - count % 5, count):
-            assert (made[at] == ggml.product(number, matrix, x[at : at + 1], threads=2)[0]).all()

@@ -1,0 +1,331 @@
+// Attention over keys and values in F16 on x86 CPUs, a lane of the registers for each of several cells.
+//
+// llama.cpp goes through the cells one by one for fewer than 64 rows of a step, and in tiles for more, which rounds
+// otherwise. Here every step goes the same way: Lanes::COUNT cells at a time are turned so that each has a lane, and queries
+// of all heads that share keys are taken together. A query's result is made by the same operations in the same order
+// whatever other queries there are, however many threads, and wherever its cells lie, as long as they lie in order:
+//
+//   - Weights are powers of two: 2^(t - e), t the score over ln 2, e a whole number near the largest. e is raised while cells
+//     go by; what was summed before is then multiplied by a power of two, which rounds nothing.
+//   - Weights and weighted values are summed cell by cell, in order. Cells that a query does not see add zero.
+//
+// Cells that no query of a block sees cost a look at the mask. With few queries, threads share scores by cells and sums by
+// columns.
+//
+// Included by llama.cpp's ops.cpp, inside no namespace; needs what that file includes.
+#pragma once
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && defined(__GNUC__)
+
+#    include "cells.h"
+
+#    include <algorithm>
+#    include <cmath>
+#    include <cstring>
+#    include <vector>
+
+namespace edgellm {
+
+constexpr int   CHUNK  = 256;  // cells whose scores are known before they are weighed
+constexpr int   QUERIES = 32;  // of one key head, taken together
+constexpr int   COLUMNS = 64;  // of values, summed by one thread
+constexpr float LOG2E   = 1.44269504f;
+constexpr float UNSEEN  = -60000.0f;  // at most so much is a score that the mask took away
+
+// What an operation attends to, and its sizes.
+struct Attention {
+    const ggml_tensor *q, *k, *v, *mask;
+    ggml_tensor *      out;
+    float              scale;
+    int                key, value;     // numbers of a key and of a value
+    int                share;          // query heads to a key head
+    int                queries;        // of a key head: rows times `share`, heads of a row beside each other
+    int                cells, chunks;
+
+    explicit Attention(ggml_tensor * op)
+        : q(op->src[0]), k(op->src[1]), v(op->src[2]), mask(op->src[3]), out(op), key(int(k->ne[0])), value(int(v->ne[0])),
+          share(int(q->ne[2] / k->ne[2])), queries(int(q->ne[1]) * share), cells(int(k->ne[1])),
+          chunks((cells + CHUNK - 1) / CHUNK) {
+        memcpy(&scale, op->op_params, sizeof(scale));
+    }
+
+    int row(int query) const { return query / share; }
+    int head(int key_head, int query) const { return key_head * share + query % share; }
+
+    const float * query_at(int key_head, int query) const {
+        return (const float *) ((const char *) q->data + row(query) * q->nb[1] + head(key_head, query) * q->nb[2]);
+    }
+    const ggml_fp16_t * key_at(int key_head, int cell) const {
+        return (const ggml_fp16_t *) ((const char *) k->data + cell * k->nb[1] + key_head * k->nb[2]);
+    }
+    const ggml_fp16_t * value_at(int key_head, int cell) const {
+        return (const ggml_fp16_t *) ((const char *) v->data + cell * v->nb[1] + key_head * v->nb[2]);
+    }
+    const ggml_fp16_t * mask_at(int query) const {
+        return (const ggml_fp16_t *) ((const char *) mask->data + row(query) * mask->nb[1]);
+    }
+    float * out_at(int key_head, int query) const {
+        return (float *) ((char *) out->data + head(key_head, query) * out->nb[1] + row(query) * out->nb[2]);
+    }
+};
+
+// A thread's memory for one block of queries and one chunk of cells.
+struct Scratch {
+    std::vector<float> queries, keys, values, scores, sums;
+    float              most[QUERIES], power[QUERIES], total[QUERIES];
+
+    void fit(const Attention & a) {
+        queries.resize(QUERIES * a.key);
+        keys.resize(Lanes::COUNT * a.key);
+        values.resize(Lanes::COUNT * a.value);
+        scores.resize(QUERIES * CHUNK);
+        sums.resize(QUERIES * a.value);
+    }
+};
+
+// Which tiles of a chunk any of the queries sees: a bit for each.
+static uint64_t visible(const Attention & a, int first, int count, int from, int cells) {
+    uint64_t seen = 0;
+    for (int i = 0; i < count; i++) {
+        if (i && a.row(first + i) == a.row(first + i - 1)) {
+            continue;
+        }
+        const ggml_fp16_t * mask = a.mask_at(first + i) + from;
+        for (int c = 0, tile = 0; c < cells; c += Lanes::COUNT, tile++) {
+            if (!Lanes::all_equal(mask + c, 0xfc00)) {  // minus infinity
+                seen |= uint64_t(1) << tile;
+            }
+        }
+    }
+    return seen;
+}
+
+// Scores of a chunk as powers of two: scaled, masked, over ln 2. Returns the largest.
+static float mask_scores(const Attention & a, int query, int from, int cells, float * scores) {
+    const ggml_fp16_t * mask  = a.mask_at(query) + from;
+    const Floats        scale = Lanes::all(a.scale * LOG2E);
+    Floats              most  = Lanes::all(UNSEEN);
+    for (int c = 0; c < cells; c += Lanes::COUNT) {
+        const Floats shift = Lanes::times(Lanes::halves(mask + c), Lanes::all(LOG2E));
+        const Floats t     = Lanes::larger(Lanes::fused(Lanes::floats(scores + c), scale, shift), Lanes::all(UNSEEN));
+        Lanes::store(scores + c, t);
+        most = Lanes::larger(most, t);
+    }
+    return Lanes::largest(most);
+}
+
+static void weigh_seen(const Attention & a, float * scores, int chunk, float power) {
+    const int cells = std::min(CHUNK, a.cells - chunk * CHUNK);
+    if (power > UNSEEN) {
+        weigh(scores, cells, power);
+    } else {  // it has seen nothing so far
+        std::fill_n(scores, cells, 0.0f);
+    }
+}
+
+// Scores of `count` queries from `first` on for one chunk of cells, `stride` floats from one query's to the next one's;
+// and the largest of each. Returns which tiles any of them sees.
+static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, float * scores,
+                            int stride) {
+    const int      from = chunk * CHUNK, cells = std::min(CHUNK, a.cells - from);
+    const uint64_t seen = visible(a, first, count, from, cells);
+    std::fill_n(s.most, count, UNSEEN);
+    for (int c = 0, tile = 0; c < cells && seen; c += Lanes::COUNT, tile++) {
+        if (!(seen >> tile & 1)) {  // the mask takes it away; only it must be a number
+            for (int i = 0; i < count; i++) {
+                Lanes::store(scores + i * stride + c, Lanes::zero());
+            }
+            continue;
+        }
+        for (int d = 0; d < a.key; d += Lanes::COUNT) {
+            const ggml_fp16_t * lines[Lanes::COUNT];
+            for (int i = 0; i < Lanes::COUNT; i++) {
+                lines[i] = a.key_at(key_head, from + c + i) + d;
+            }
+            Lanes::turned(lines, s.keys.data() + d * Lanes::COUNT);
+        }
+        for (int i = 0; i < count; i += 8) {
+            score_some(std::min(8, count - i), s.keys.data(), s.queries.data() + i * a.key, a.key, scores + i * stride + c,
+                       stride);
+        }
+    }
+    for (int i = 0; i < count && seen; i++) {
+        s.most[i] = mask_scores(a, first + i, from, cells, scores + i * stride);
+    }
+    return seen;
+}
+
+// Adds the weighed values of a chunk's visible tiles, columns `begin` to `end`.
+static void mix_chunk(const Attention & a, Scratch & s, int key_head, int count, int chunk, uint64_t seen, const float * weights,
+                      int stride, int begin, int end) {
+    const int from = chunk * CHUNK, cells = std::min(CHUNK, a.cells - from);
+    for (int c = 0, tile = 0; c < cells; c += Lanes::COUNT, tile++) {
+        if (!(seen >> tile & 1)) {
+            continue;
+        }
+        for (int i = 0; i < Lanes::COUNT; i++) {
+            const ggml_fp16_t * line = a.value_at(key_head, from + c + i);
+            for (int d = begin; d < end; d += Lanes::COUNT) {
+                Lanes::store(s.values.data() + i * a.value + d, Lanes::halves(line + d));
+            }
+        }
+        for (int i = 0; i < count; i += 4) {
+            const int     some = std::min(4, count - i);
+            const float * w    = weights + i * stride + c;
+            mix_columns(some, w, stride, s.values.data() + begin, a.value, end - begin, s.sums.data() + i * a.value + begin,
+                        s.total + i);
+        }
+    }
+}
+
+static void begin_sums(const Attention & a, Scratch & s, int count) {
+    std::fill_n(s.total, count, 0.0f);
+    std::fill_n(s.power, count, UNSEEN);
+    std::fill_n(s.sums.data(), count * a.value, 0.0f);
+}
+
+static void finish_sums(const Attention & a, Scratch & s, int key_head, int first, int count, int begin, int end) {
+    for (int i = 0; i < count; i++) {
+        const Floats share = Lanes::all(s.total[i] > 0.0f ? 1.0f / s.total[i] : 0.0f);
+        for (int d = begin; d < end; d += Lanes::COUNT) {
+            Lanes::store(a.out_at(key_head, first + i) + d, Lanes::times(Lanes::floats(s.sums.data() + i * a.value + d), share));
+        }
+    }
+}
+
+static void take_queries(const Attention & a, Scratch & s, int key_head, int first, int count) {
+    for (int i = 0; i < count; i++) {
+        memcpy(s.queries.data() + i * a.key, a.query_at(key_head, first + i), a.key * sizeof(float));
+    }
+}
+
+// A block of queries, all chunks.
+static void whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
+    float * scores = s.scores.data();
+    take_queries(a, s, key_head, first, count);
+    begin_sums(a, s, count);
+    for (int chunk = 0; chunk < a.chunks; chunk++) {
+        const uint64_t seen = score_chunk(a, s, key_head, first, count, chunk, scores, CHUNK);
+        for (int i = 0; i < count && seen; i++) {
+            const float power = std::max(s.power[i], nearbyintf(s.most[i]));
+            if (power > s.power[i] && s.power[i] > UNSEEN) {
+                const float fall = power - s.power[i] < 120.0f ? ldexpf(1.0f, int(s.power[i] - power)) : 0.0f;
+                float *     sums = s.sums.data() + i * a.value;
+                for (int d = 0; d < a.value; d += Lanes::COUNT) {
+                    Lanes::store(sums + d, Lanes::times(Lanes::floats(sums + d), Lanes::all(fall)));
+                }
+                s.total[i] *= fall;
+            }
+            s.power[i] = power;
+            weigh_seen(a, scores + i * CHUNK, chunk, power);
+        }
+        mix_chunk(a, s, key_head, count, chunk, seen, scores, CHUNK, 0, a.value);
+    }
+    finish_sums(a, s, key_head, first, count, 0, a.value);
+}
+
+// Runs `work` on 0 to `count` - 1, taken by threads as they get ready.
+template <class Work> static void each(const ggml_compute_params * params, int count, Work work) {
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+    for (int i = params->ith; i < count; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        work(i);
+    }
+}
+
+// Few queries: threads share their scores by chunks of cells, then their sums by columns.
+static void divided(const ggml_compute_params * params, const Attention & a, Scratch & s, int heads, int blocks) {
+    const int stride = a.chunks * CHUNK;
+    float *   scores = (float *) params->wdata;  // [key head][query][cell]
+    float *   most   = scores + int64_t(heads) * a.queries * stride;  // [key head][query][chunk]
+    const int parts  = (a.value + COLUMNS - 1) / COLUMNS;
+
+    const auto on_chunks = [&](auto work) {
+        each(params, heads * blocks * a.chunks, [&](int unit) {
+            const int chunk = unit % a.chunks, block = unit / a.chunks % blocks, key_head = unit / a.chunks / blocks;
+            const int first = block * QUERIES;
+            work(key_head, first, std::min(QUERIES, a.queries - first), chunk);
+        });
+        ggml_barrier(params->threadpool);
+    };
+    on_chunks([&](int key_head, int first, int count, int chunk) {
+        const int64_t at = key_head * a.queries + first;
+        take_queries(a, s, key_head, first, count);
+        if (!score_chunk(a, s, key_head, first, count, chunk, scores + at * stride + chunk * CHUNK, stride)) {
+            for (int i = 0; i < count; i++) {
+                std::fill_n(scores + (at + i) * stride + chunk * CHUNK, CHUNK, UNSEEN);
+            }
+        }
+        for (int i = 0; i < count; i++) {
+            most[(at + i) * a.chunks + chunk] = s.most[i];
+        }
+    });
+    on_chunks([&](int key_head, int first, int count, int chunk) {
+        for (int i = 0; i < count; i++) {
+            const int64_t at = key_head * a.queries + first + i;
+            const float   power = nearbyintf(*std::max_element(most + at * a.chunks, most + (at + 1) * a.chunks));
+            weigh_seen(a, scores + at * stride + chunk * CHUNK, chunk, power);
+        }
+    });
+    each(params, heads * blocks * parts, [&](int unit) {
+        const int part = unit % parts, block = unit / parts % blocks, key_head = unit / parts / blocks;
+        const int first = block * QUERIES, count = std::min(QUERIES, a.queries - first);
+        const int begin = part * COLUMNS, end = std::min(a.value, begin + COLUMNS);
+        begin_sums(a, s, count);
+        for (int chunk = 0; chunk < a.chunks; chunk++) {
+            const int      from = chunk * CHUNK;
+            const uint64_t seen = visible(a, first, count, from, std::min(CHUNK, a.cells - from));
+            const float *  weights = scores + int64_t(key_head * a.queries + first) * stride + from;
+            mix_chunk(a, s, key_head, count, chunk, seen, weights, stride, begin, end);
+        }
+        finish_sums(a, s, key_head, first, count, begin, end);
+    });
+}
+
+static bool attends(const ggml_tensor * op) {
+    const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
+    float              bias, cap;
+    memcpy(&bias, (const float *) op->op_params + 1, sizeof(bias));
+    memcpy(&cap, (const float *) op->op_params + 2, sizeof(cap));
+    return mask && !op->src[4] && bias == 0.0f && cap == 0.0f && q->type == GGML_TYPE_F32 && k->type == GGML_TYPE_F16 &&
+           v->type == GGML_TYPE_F16 && mask->type == GGML_TYPE_F16 && q->ne[3] == 1 && mask->ne[2] == 1 &&
+           mask->ne[3] == 1 && k->ne[2] == v->ne[2] && q->ne[2] % k->ne[2] == 0 && k->ne[0] % Lanes::COUNT == 0 &&
+           v->ne[0] % Lanes::COUNT == 0 && k->ne[1] % Lanes::COUNT == 0 && op->nb[0] == sizeof(float);
+}
+
+}  // namespace edgellm
+
+// By this edgellm recognises a library that has this attention, without loading it.
+extern "C" __attribute__((used, visibility("default"))) const char edgellm_cells[] = "edgellm: a lane for each cell";
+
+// Computes the operation and returns true, or leaves it to llama.cpp.
+static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * op) {
+    using namespace edgellm;
+    if (params->use_ref || !attends(op)) {
+        return false;
+    }
+    static thread_local Scratch scratch;
+    const Attention             a(op);
+    scratch.fit(a);
+    const int    heads = int(a.k->ne[2]), blocks = (a.queries + QUERIES - 1) / QUERIES;
+    const size_t wanted = size_t(heads) * a.queries * a.chunks * (CHUNK + 1) * sizeof(float);
+    if (params->nth > 1 && heads * blocks < 4 * params->nth && wanted <= params->wsize) {
+        divided(params, a, scratch, heads, blocks);
+    } else {
+        each(params, heads * blocks, [&](int unit) {
+            const int first = unit % blocks * QUERIES;
+            whole(a, scratch, unit / blocks, first, std::min(QUERIES, a.queries - first));
+        });
+    }
+    return true;
+}
+
+#else
+
+static bool edgellm_attention(const ggml_compute_params *, ggml_tensor *) {
+    return false;
+}
+
+#endif

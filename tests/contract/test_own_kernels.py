@@ -1,0 +1,116 @@
+"""Our kernels inside llama.cpp (`kernels/ggml/`): what they compute, to float32, and that rows keep to themselves."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+from edgellm_llamacpp.repacking import cpu_flags, own_attention, own_kernels
+from ggml_ops import Floats, Ggml, Halves
+
+KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+INPUTS = (1, 2, 3, 4, 7, 8, 15, 70)  # every size of the groups that are taken at once, and more than one part
+
+pytestmark = pytest.mark.skipif("avx2" not in cpu_flags(), reason="kernels for x86 CPUs with AVX2")
+
+
+@pytest.fixture(scope="module")
+def ggml() -> Ggml:
+    assert own_kernels(), "this build of llama.cpp lacks edgellm's kernels: run `make setup`"
+    assert own_attention()
+    return Ggml()
+
+
+def rounded(x: Floats) -> npt.NDArray[np.float64]:
+    """What the kernels see of their inputs: eight bits, a scale for each 32."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    most = np.abs(blocks).max(-1, keepdims=True)
+    scale = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
+    codes = np.rint(blocks * scale).astype(np.float64)
+    products: npt.NDArray[np.float64] = codes * (most / np.float32(127))
+    return products.reshape(x.shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(16, 256), (48, 768), (192, 1536)])
+def test_products(ggml: Ggml, kind: str, rows: int, width: int) -> None:
+    random = np.random.default_rng(rows)
+    number = gguf.GGMLQuantizationType[kind]
+    matrix = ggml.quantised(number, random.standard_normal((rows, width), np.float32))
+    exact = gguf.dequantize(matrix, number).astype(np.float64)
+    x = random.standard_normal((max(INPUTS), width), np.float32) * np.float32(3)
+    x[1, 32:96] = 0  # a block of nothing
+    x[2] *= np.float32(1e-30)
+    x[3] *= np.float32(1e20)
+    alone = ggml.product(number, matrix, x[:1], threads=1)
+    for count in INPUTS:
+        made = ggml.product(number, matrix, x[:count], threads=1 + count % 2)
+        expected = rounded(x[:count]) @ exact.T
+        scale = np.abs(rounded(x[:count])) @ np.abs(exact).T
+        assert (np.abs(made - expected) <= 2e-6 * scale).all()
+        assert (made[:1] == alone).all()
+        for at in range(count - count % 5, count):
+            assert (made[at] == ggml.product(number, matrix, x[at : at + 1], threads=2)[0]).all()
+
+
+# key, value, heads, key heads: grouped heads, one key head, none grouped, latent attention
+SHAPES = [(64, 64, 9, 3), (256, 256, 4, 1), (80, 80, 4, 4), (192, 128, 2, 1), (576, 512, 16, 1)]
+CELLS = 768
+HOLE = slice(64, 352)  # another sequence's cells: whole chunks and tiles, and parts of both
+
+
+def attended(q: Floats, k: Halves, v: Halves, mask: Halves) -> npt.NDArray[np.float64]:
+    """By the textbook, in double precision."""
+    share = q.shape[1] // k.shape[1]
+    keys, values = (np.repeat(each.astype(np.float64), share, 1) for each in (k, v))
+    scores = np.einsum("rhd,chd->rhc", q.astype(np.float64), keys) * q.shape[-1] ** -0.5 + mask[:, None].astype(
+        np.float64
+    )
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    mixed: npt.NDArray[np.float64] = np.einsum("rhc,chd->rhd", weights, values)
+    return mixed / weights.sum(-1)[..., None]
+
+
+@pytest.mark.parametrize(("key", "value", "heads", "key_heads"), SHAPES)
+def test_attention(ggml: Ggml, key: int, value: int, heads: int, key_heads: int) -> None:
+    random = np.random.default_rng(key)
+    rows = 70
+    q = random.standard_normal((rows, heads, key), np.float32) * np.float32(2)
+    k = random.standard_normal((CELLS, key_heads, key), np.float32).astype(np.float16)
+    v = random.standard_normal((CELLS, key_heads, value), np.float32).astype(np.float16)
+    mask = np.where(np.arange(CELLS) <= CELLS - rows - 100 + np.arange(rows)[:, None], 0, -np.inf).astype(np.float16)
+    mask[:, HOLE] = -np.inf
+    mask[1, 1:] = -np.inf  # sees itself alone
+    expected = attended(q, k, v, mask)
+    alone = [ggml.attention(q[row : row + 1], k, v, mask[row : row + 1], 1)[0] for row in range(rows)]
+    for count in (1, 2, 3, 9, 63, 64, rows):
+        for threads in (1, 2):
+            made = ggml.attention(q[:count], k, v, mask[:count], threads)
+            assert np.allclose(made, expected[:count], rtol=1e-5, atol=1e-5)
+            assert (made == np.array(alone[:count])).all()
+
+
+@pytest.mark.parametrize("before", [1, 37, 256, 300])
+def test_attention_does_not_depend_on_where_cells_lie(ggml: Ggml, before: int) -> None:
+    """Others' cells may come before and between, as long as a text's own are in order."""
+    random = np.random.default_rng(before)
+    q = random.standard_normal((3, 6, 64), np.float32) * np.float32(8)
+    k, v = (random.standard_normal((512, 2, 64), np.float32).astype(np.float16) for _ in range(2))
+    seen = np.where(np.arange(512) < 400, 0, -np.inf).astype(np.float16)
+    expected = ggml.attention(q, k, v, np.tile(seen, (3, 1)), 2)
+    places = np.sort(random.permutation(np.arange(before, 1024))[:512])
+    far = [random.standard_normal((1024, 2, 64), np.float32).astype(np.float16) for _ in range(2)]
+    mask = np.full((3, 1024), -np.inf, np.float16)
+    far[0][places], far[1][places], mask[:, places] = k, v, seen
+    for threads in (1, 2):
+        assert (ggml.attention(q, far[0], far[1], mask, threads) == expected).all()
+
+
+def test_a_row_that_sees_nothing_is_nothing(ggml: Ggml) -> None:
+    q, mask = np.ones((2, 4, 64), np.float32), np.full((2, 256), -np.inf, np.float16)
+    mask[1, 3] = 0
+    cells = np.ones((256, 2, 64), np.float16)
+    made = ggml.attention(q, cells, cells, mask, 2)
+    assert (made[0] == 0).all()
+    assert (made[1] == 1).all()
