@@ -108,7 +108,8 @@ class Ggml:
         tensors = [tensor(F32, q), tensor(F16, k), tensor(F16, v), tensor(F16, mask)]
         turned = [self.permute(context, each, 0, 2, 1, 3) for each in tensors[:3]]
         made = self.flash_attn_ext(context, *turned, tensors[3], q.shape[-1] ** -0.5, 0.0, 0.0)
-        given = list(zip(tensors, (q, k, v, mask), strict=True))
+        arrays: list[npt.NDArray[Any]] = [q, k, v, mask]
+        given = list(zip(tensors, arrays, strict=True))
         return self._run(context, made, given, (*q.shape[:2], v.shape[-1]), threads)
 
     def _run(

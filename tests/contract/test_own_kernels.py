@@ -68,8 +68,9 @@ def attended(q: Floats, k: Halves, v: Halves, mask: Halves) -> npt.NDArray[np.fl
         np.float64
     )
     weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
     mixed: npt.NDArray[np.float64] = np.einsum("rhc,chd->rhd", weights, values)
-    return mixed / weights.sum(-1)[..., None]
+    return mixed
 
 
 @pytest.mark.parametrize(("key", "value", "heads", "key_heads"), SHAPES)
