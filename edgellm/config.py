@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from edgellm.contracts.engine import ENGINE_STATE, DraftMode
+from edgellm.contracts.ranges import MOST
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
 from edgellm.presets import PresetName
@@ -26,7 +27,6 @@ PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
 NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG", ENGINE_STATE})
 SECRET = frozenset({"api_keys"})
-_MOST = 2**31 - 1  # of anything that is counted
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -50,12 +50,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            le=_MOST,
-            description="Longest conversation in tokens, as far as a model was trained; 0: to 8192, as memory allows",
+            le=MOST,
+            description="Longest conversation in tokens, up to a model's own; 0: at most 8192, as memory allows",
         ),
     ] = 0
     capacity: Annotated[
-        int, Meta(ge=0, le=_MOST, description="KV room in tokens over all conversations; 0: up to twice the context")
+        int, Meta(ge=0, le=MOST, description="KV room in tokens over all conversations; 0: up to twice the context")
     ] = 0
     max_sequences: Annotated[int, Meta(ge=1, le=256, description="Conversations computed at once")] = 16
     step_s: Annotated[
@@ -68,12 +68,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            le=_MOST,
+            le=MOST,
             description="Tokens of idle conversations left in the KV room while others run; the rest goes to RAM",
         ),
     ] = 0
     cache_ram_mib: Annotated[
-        int, Meta(ge=0, le=_MOST, description="RAM for conversations that left the KV room, in MiB per model")
+        int, Meta(ge=0, le=MOST, description="RAM for conversations that left the KV room, in MiB per model")
     ] = 512
     batch_tokens: Annotated[int, Meta(ge=1, le=65536, description="Most tokens of one step")] = 512
     kv_type: Annotated[
@@ -99,7 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: Annotated[
         float, Meta(description="Seconds an idle model stays loaded; below 0: for as long as the daemon runs")
     ] = 300.0
-    max_models: Annotated[int, Meta(ge=0, le=_MOST, description="Models loaded at once; 0: as memory allows")] = 0
+    max_models: Annotated[int, Meta(ge=0, le=MOST, description="Models loaded at once; 0: as memory allows")] = 0
     memory_reserve: Annotated[
         float, Meta(ge=0.0, le=0.95, description="Fraction of the memory that is left to others")
     ] = 0.10
@@ -109,8 +109,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_grace_s: Annotated[
         float, Meta(ge=0.0, le=3600.0, description="Seconds that running answers get when the daemon stops")
     ] = 10.0
-    queue_requests: Annotated[int, Meta(ge=1, le=_MOST, description="Requests that may wait; more are refused")] = 256
-    queue_tokens: Annotated[int, Meta(ge=1, le=_MOST, description="Prompt tokens that may wait; more are refused")] = (
+    queue_requests: Annotated[int, Meta(ge=1, le=MOST, description="Requests that may wait; more are refused")] = 256
+    queue_tokens: Annotated[int, Meta(ge=1, le=MOST, description="Prompt tokens that may wait; more are refused")] = (
         1_000_000
     )
     request_timeout_s: Annotated[
@@ -144,7 +144,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     top_k: (
         Annotated[
-            int, Meta(ge=0, le=_MOST, description="Keep this many of the likeliest tokens, not the preset's; 0: all")
+            int, Meta(ge=0, le=MOST, description="Keep this many of the likeliest tokens, not the preset's; 0: all")
         ]
         | None
     ) = None

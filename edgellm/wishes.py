@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from edgellm.contracts.ranges import Count, CountOrNone, PositiveShare, Share, Temperature
 from edgellm.contracts.request import GenerateRequest, Message, Sampling
 from edgellm.errors import InvalidRequest
 from edgellm.presets import NAMES, PresetName
 
 _DEFAULT = ("default", "none", "")
 _LARGEST_SEED = (1 << 63) - 1
-_MOST = (1 << 31) - 1  # of anything that is counted
 _COUNT = "a whole number below 2^31"
 
 
@@ -25,15 +25,14 @@ class Setting(msgspec.Struct, frozen=True):
     meaning: str
 
 
-_Share = Annotated[float, Meta(gt=0, le=1)]
 SAMPLING: dict[str, Setting] = {
-    "temperature": Setting(Annotated[float, Meta(ge=0, le=100)], "0 or more", "randomness; 0 takes the likeliest"),
-    "top_p": Setting(_Share, "above 0, to 1", "keep the likeliest up to this probability"),
-    "top_k": Setting(Annotated[int, Meta(ge=0, le=_MOST)], _COUNT, "keep this many of the likeliest; 0 keeps all"),
-    "min_p": Setting(Annotated[float, Meta(ge=0, le=1)], "0 to 1", "keep those at least this likely, beside the best"),
+    "temperature": Setting(Temperature, "0 or more", "randomness; 0 takes the likeliest"),
+    "top_p": Setting(PositiveShare, "above 0, to 1", "keep the likeliest up to this probability"),
+    "top_k": Setting(CountOrNone, _COUNT, "keep this many of the likeliest; 0 keeps all"),
+    "min_p": Setting(Share, "0 to 1", "keep those at least this likely, beside the best"),
     "seed": Setting(Annotated[int, Meta(ge=0, le=_LARGEST_SEED)], "a whole number", "same seed, same answer"),
 }
-MAX_TOKENS = Setting(Annotated[int, Meta(ge=1, le=_MOST)], f"{_COUNT}, 1 or more", "longest answer, in tokens")
+MAX_TOKENS = Setting(Count, f"{_COUNT}, 1 or more", "longest answer, in tokens")
 PRESET = Setting(PresetName, "one of " + ", ".join(NAMES), "sampling for a kind of task")
 SYSTEM = Setting(str, "text", "instructions that come first")
 SETTINGS: dict[str, Setting] = {"preset": PRESET, **SAMPLING, "max_tokens": MAX_TOKENS, "system": SYSTEM}

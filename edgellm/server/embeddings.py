@@ -12,12 +12,12 @@ from msgspec import Meta
 
 from edgellm.contracts.embedding import EmbedRequest
 from edgellm.contracts.events import Embedded, Event, Failed, Finished
+from edgellm.contracts.ranges import MOST, Token
 from edgellm.errors import EdgeError, GenerationFailed, InvalidRequest
 from edgellm.server.body import decode
 
 INPUTS = 2048  # of one request, as OpenAI has it
 
-Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Format = Literal["float", "base64"]
 
 
@@ -99,7 +99,7 @@ def _input(item: str | int | list[int], where: str) -> str | tuple[int, ...]:
         raise InvalidRequest(f"{where} must not be empty", param=where)
     if isinstance(item, str):
         return item
-    bad = next((token for token in item if not 0 <= token < 2**31), None)
+    bad = next((token for token in item if not 0 <= token <= MOST), None)
     if bad is not None:
         raise InvalidRequest(f"{where}: {bad} is not a token id", param=where)
     return tuple(item)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from edgellm import __version__
 from edgellm.contracts.events import Event
+from edgellm.contracts.ranges import MOST
 from edgellm.contracts.request import GenerateRequest, Messages, Tokens
 from edgellm.errors import InvalidRequest, Unauthorized
 from edgellm.presets import preset
@@ -99,11 +100,11 @@ def checked(request: GenerateRequest) -> GenerateRequest:
     if isinstance(request.prompt, Messages):
         checked_options(request.prompt.options, "options")
     preset(request.preset)  # refused here, where it is unknown
-    if isinstance(request.prompt, Tokens) and not all(0 <= token < 2**31 for token in request.prompt.ids):
-        raise InvalidRequest("token ids are between 0 and 2^31", param="prompt")
+    if isinstance(request.prompt, Tokens) and not all(0 <= token <= MOST for token in request.prompt.ids):
+        raise InvalidRequest("token ids are whole numbers below 2^31", param="prompt")
     check_sampling(request)
-    if request.max_tokens is not None and not 1 <= request.max_tokens <= 2**31:
-        raise InvalidRequest("max_tokens must be between 1 and 2^31", param="max_tokens")
+    if request.max_tokens is not None and not 1 <= request.max_tokens <= MOST:
+        raise InvalidRequest("max_tokens must be at least 1 and below 2^31", param="max_tokens")
     if len(request.stop) > STOPS or not all(0 < len(text) <= STOP_CHARACTERS for text in request.stop):
         raise InvalidRequest(f"stop takes up to {STOPS} texts of 1 to {STOP_CHARACTERS} characters", param="stop")
     if not -1000 <= request.priority <= 1000:

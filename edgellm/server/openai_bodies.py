@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from edgellm.contracts.ranges import MOST, Count, LookBack, Repeat, Token
 from edgellm.contracts.request import Role
-from edgellm.server.sampling_fields import Alternatives, Breakers, Choices, LookBack, Repeat, SamplingFields
+from edgellm.server.sampling_fields import Alternatives, Breakers, Choices, SamplingFields
 from edgellm.server.template_options import Effort
 
 STOPS = 16  # stop strings of one request
@@ -27,8 +28,6 @@ ALIASES = {  # names that other servers have for the same
 }
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARACTERS)]
-_Count = Annotated[int, Meta(ge=1, le=2**31)]
-_Token = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -57,14 +56,14 @@ class Body(SamplingFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None  # -1: all, as other local servers have it
+    top_k: Annotated[int, Meta(ge=-1, le=MOST)] | None = None  # -1: all, as other local servers have it
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     n: Choices | None = None
     repetition_penalty: Repeat | None = None  # vLLM's name of repeat_penalty
     dry_penalty_last_n: LookBack | None = None  # llama.cpp's names of dry_last_n and dry_breakers
     dry_sequence_breakers: Breakers | None = None
     stop: _Stop | list[_Stop] | None = None
-    max_tokens: _Count | None = None
+    max_tokens: Count | None = None
     keep_alive: float | None = None  # seconds
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None  # lower is served first, as in vLLM; 0 is normal
     preset: str | None = None  # sampling for a kind of task
@@ -89,7 +88,7 @@ class Body(SamplingFields, kw_only=True):
 
 class ChatBody(Body, kw_only=True):
     messages: list[ChatMessage]
-    max_completion_tokens: _Count | None = None
+    max_completion_tokens: Count | None = None
     reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, bool | int | float | str | None] | None = None
     logprobs: bool | None = None
@@ -108,7 +107,7 @@ class ChatBody(Body, kw_only=True):
 
 
 class CompletionBody(Body, kw_only=True):
-    prompt: str | list[str | int | list[_Token]]
+    prompt: str | list[str | int | list[Token]]
     logprobs: Alternatives | None = None
     best_of: Choices | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from edgellm.contracts.ranges import MOST
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text, Tokens
 from edgellm.errors import InvalidRequest
 from edgellm.presets import preset
@@ -149,7 +150,7 @@ def _prompt(prompt: str | list[str | int | list[int]]) -> Prompt:
     first = prompt[0]
     if isinstance(first, int):
         ids = tuple(item for item in prompt if isinstance(item, int))
-        if len(ids) < len(prompt) or not all(0 <= item < 2**31 for item in ids):
+        if len(ids) < len(prompt) or not all(0 <= item <= MOST for item in ids):
             raise InvalidRequest("prompt: a list of token ids holds ids only", param="prompt")
         return Tokens(ids)
     if len(prompt) > 1:

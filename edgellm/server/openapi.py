@@ -13,6 +13,7 @@ import msgspec
 
 from edgellm import __version__
 from edgellm.contracts.events import Event
+from edgellm.contracts.ranges import MOST
 from edgellm.errors import by_code
 from edgellm.presets import NAMES
 from edgellm.server import openapi_schemas as shapes
@@ -250,7 +251,7 @@ def _where(field: str, holds: Document, other: str, must: Document) -> Document:
 _TOKEN_ID = r"^(0|[1-9][0-9]{0,8})(?!\n)$"
 _PARTS = {"type": "array", "minItems": 1, "items": {"$ref": _REF.format(name=Part.__name__)}}
 _NOTHING: Document = {"enum": [None, [], {}, "", 0, False], "description": "Not supported yet"}
-_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": 2**31}}
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": MOST}}
 _WORDS = {"type": "string", "minLength": 1}
 _INPUT = {
     "description": "A text, several, the token ids of one, or of several",

@@ -1,4 +1,4 @@
-"""The fields of a request that say how tokens are chosen, and their ranges: one place for every dialect."""
+"""The fields of a request that say how tokens are chosen, in their ranges: for every dialect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from edgellm.contracts.ranges import (
+    Count,
+    CountOrNone,
+    LookBack,
+    Penalty,
+    PositiveShare,
+    Repeat,
+    Share,
+    Temperature,
+    Token,
+)
 from edgellm.contracts.request import GenerateRequest, Sampling
 from edgellm.errors import InvalidRequest
 from edgellm.server.body import invalid
@@ -15,13 +26,8 @@ CHOICES = 16  # answers to one request
 ALTERNATIVES = 20  # tokens named beside each
 BIASES = 4096  # entries of logit_bias
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-PositiveShare = Annotated[float, Meta(gt=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Repeat = Annotated[float, Meta(ge=0.01, le=100)]  # closer to 0, logits overflow
-LookBack = Annotated[int, Meta(ge=-1, le=2**31)]
 Breakers = Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=32)]
-Bias = dict[Annotated[int, Meta(ge=0, lt=2**31)], Annotated[float, Meta(ge=-100, le=100)]]
+Bias = dict[Token, Annotated[float, Meta(ge=-100, le=100)]]
 Choices = Annotated[int, Meta(ge=1, le=CHOICES)]
 Alternatives = Annotated[int, Meta(ge=0, le=ALTERNATIVES)]
 
@@ -29,9 +35,9 @@ Alternatives = Annotated[int, Meta(ge=0, le=ALTERNATIVES)]
 class SamplingFields(msgspec.Struct, kw_only=True):
     """The fields of `Sampling`, by the same names, in their ranges. Null is the same as absent."""
 
-    temperature: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    temperature: Temperature | None = None
     top_p: PositiveShare | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    top_k: CountOrNone | None = None
     seed: int | None = None  # 64 bits, signed or not
     min_p: Share | None = None
     typical_p: PositiveShare | None = None
@@ -42,7 +48,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     frequency_penalty: Penalty | None = None
     dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None = None
     dry_base: Annotated[float, Meta(ge=1, le=100)] | None = None
-    dry_allowed_length: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    dry_allowed_length: Count | None = None
     dry_last_n: LookBack | None = None
     dry_breakers: Breakers | None = None
     xtc_probability: Share | None = None
