@@ -18,6 +18,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 _START, _END = "\x1b[200~", "\x1b[201~"  # bracketed paste (xterm)
+_CUT = len(_END) - 1  # characters of a mark that may be all that has come of it
 _READ = 1 << 16  # bytes at once
 
 
@@ -26,7 +27,7 @@ class Keys(XTermParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self._paste: str | None = None  # as far as it has come
+        self._paste: list[str] | None = None  # as far as it has come; its last part may hold a mark's beginning
 
     def feed(self, data: str) -> Iterable[Message]:
         while data:
@@ -37,14 +38,13 @@ class Keys(XTermParser):
                 if keys:
                     yield from super().feed(keys)
                 if begun:
-                    self._paste = ""
+                    self._paste = [""]
                 continue
-            known = len(self._paste)
-            self._paste += data
-            end = self._paste.find(_END, max(0, known - len(_END)))
-            if end < 0:
+            last, ended, rest = (self._paste.pop() + data).partition(_END)
+            if not ended:
+                self._paste += (last[:-_CUT], last[-_CUT:])
                 return
-            pasted, data, self._paste = self._paste[:end], self._paste[end + len(_END) :], None
+            pasted, data, self._paste = "".join([*self._paste, last]), rest, None
             yield events.Paste(pasted.replace("\x00", ""))
 
     def end(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_pieces_of_a_paste_make_the_same_paste(cuts: list[int]) -> None:
     at = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     pieces = [stream[begin:end] for begin, end in itertools.pairwise(at)]
     assert shown(told([start, *filter(None, pieces)])) == [f"<{HOSTILE}>", "b"]
+
+
+def test_a_very_large_paste_takes_time_by_its_length_and_no_more() -> None:
+    began = time.monotonic()
+    (paste,) = told(["\x1b[200~", *["x" * 1000] * 20_000, "\x1b[201~"])
+    assert isinstance(paste, events.Paste)
+    assert len(paste.text) == 20_000_000
+    assert time.monotonic() - began < 5
 
 
 def test_keys_are_what_they_were() -> None:
