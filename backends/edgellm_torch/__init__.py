@@ -7,6 +7,7 @@ architectures one short file for each family: which tensors a layer has and how 
 costs         memory needs from the header alone
 devices       the CPU, or the GPUs here, and which layers go where
 load          puts a runner together, in the room of a placement
+allocator     large tensors give their memory back
 room          how much KV room it gets, after its largest step has run once; gauge: what that took
 loader        tensors of the file as weights of the engine
 model         the decoder: tokens in, logits of the wanted rows out; its layers: attention, feed_forward

@@ -12,7 +12,7 @@ from edgellm_kernels.kv_kinds import KV_KINDS, kv_bytes
 from edgellm.contracts.engine import CostModel, KVCost, KVKind, ModelFile, Placement
 from edgellm.errors import InvalidRequest
 from edgellm_torch.architectures import decoder
-from edgellm_torch.config import Attention, Decoder, Experts, Latent, Layer, tensors
+from edgellm_torch.config import Activation, Attention, Decoder, Experts, Latent, Layer, tensors
 from edgellm_torch.pool import BLOCK, blocks_for
 
 MIB: Final = 1024 * 1024
@@ -29,9 +29,15 @@ SPARE_SLIDING: Final = 2
 
 DRAFT_OUTPUTS: Final = 32  # rows of a step with logits, beyond one for each sequence: guesses to be checked
 
+# Numbers of a gated network's width that are held at once: gate, up, and what exponentials are made of.
+ACTIVATED: Final[dict[Activation, int]] = {"silu": 7, "gelu": 9}
+# Attention of the reference: values before they are joined, keys and values in single precision, scores and what is
+# made of them. No more than this, however long the text.
+ATTENTION: Final = 32 * MIB
+
 # Measured on Linux with the CPU build: an interpreter with torch, numpy, the tokenizer's library and the templates, and
 # what loading and dequantising leave with the allocator; before any model.
-PROCESS: Final = 320 * MIB
+PROCESS: Final = 300 * MIB
 WORD: Final = 290  # bytes per vocabulary entry, measured
 MERGE: Final = 250  # more for each, where a vocabulary has merges: about one for each entry
 
@@ -51,6 +57,7 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
         kv=_kv(parts, kv_type),
         process=process(model, parts.vocabulary),
         activations=F32_BYTES * max(activations(layer, parts.width) for layer in parts.layers),
+        scratch=ATTENTION,
         logits=F32_BYTES * parts.vocabulary,
         draft_logits=DRAFT_OUTPUTS,
         block=BLOCK,
@@ -151,19 +158,17 @@ def kept(attention: Attention | Latent, kv_type: str) -> int:
 
 
 def activations(layer: Layer, width: int) -> int:
-    """Numbers held at once for one token of a step, in its attention or its network, whichever has more.
-
-    Twice: a product is made in tiles, and then lies in a row.
-    """
+    """Numbers held at once for one token of a step, in its attention or its network, whichever has more."""
     attention, feed = layer.attention, layer.feed
     if isinstance(attention, Latent):
-        mixed = attention.heads * (attention.plain_size + 2 * attention.kv_numbers + attention.rank)
+        queries, values = attention.heads * attention.kv_numbers, attention.heads * attention.rank
     else:
-        mixed = 3 * attention.heads * attention.key_size + attention.heads * attention.value_size
-        mixed += 3 * attention.kv_numbers
+        queries, values = attention.heads * attention.key_size, attention.heads * attention.value_size
+    # Queries as they were made, turned, and in their tiles; what they find in tiles, in one piece and in rows.
+    mixed = 4 * queries + 3 * values + 3 * attention.kv_numbers
     if isinstance(feed, Experts):
-        fed = feed.used * (3 * feed.gate.rows + 2 * width)
-        fed += 3 * feed.shared.gate.rows if feed.shared else 0
+        wide = max(feed.gate.rows, feed.shared.gate.rows if feed.shared else 0)
+        fed = ACTIVATED[feed.activation] * wide + 2 * feed.used * width
     else:
-        fed = 4 * feed.gate.rows
-    return 2 * (4 * width + max(mixed, fed))
+        fed = ACTIVATED[feed.activation] * feed.gate.rows
+    return 4 * width + max(mixed, fed)

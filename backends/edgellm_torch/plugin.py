@@ -115,6 +115,9 @@ def _require_library() -> None:
     """Import torch; its threads do not spin for long while they wait ("Spinning threads" in docs/log.md)."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    from edgellm_torch import allocator
+
+    allocator.settle()
     try:
         import torch  # noqa: F401
     except (ImportError, OSError, RuntimeError, MemoryError) as error:

@@ -114,6 +114,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     kv: tuple[KVCost, ...] = ()
     process: int = 0
     activations: int = 0  # scratch of the layers, per token of a step
+    scratch: int = 0  # of the layers, however large the step
     state: int = 0  # the same per sequence, where layers are recurrent
     mask: int = 0  # the same for each token of a step and each of KV room that it may see
     logits: int = 0  # one sequence's: once as a result, once in scratch when the layers' is free again
@@ -130,7 +131,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
             cells = self._cells(cost, capacity, sequences, step)
             held[cost.kind] = held.get(cost.kind, 0) + cost.per_token * cells + cost.per_sequence * sequences
             seen += cells
-        layers = step * (self.activations + self.mask * seen) + self.state * sequences
+        layers = self.scratch + step * (self.activations + self.mask * seen) + self.state * sequences
         logits = self.logits * min(max(step, sequences), sequences + self.draft_logits)
         return Needs(self.weights, held, max(layers, logits) + logits, self.process)
 

@@ -118,7 +118,7 @@ class Ragged:
     starts: tuple[int, ...]
     counts: tuple[int, ...]
     tables: Tensor
-    _slots: dict[tuple[int, int, int, int], Tensor] = field(default_factory=dict, repr=False)
+    _slots: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not len(self.starts) == len(self.counts) == self.tables.shape[0]:
@@ -148,15 +148,16 @@ class Ragged:
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device=self.tables.device)
 
     def places(self, sequence: int, first: int, end: int, block_size: int) -> Tensor:
-        """The slots of a sequence's positions first to end - 1: int64 [end - first]. Remembered: all layers ask."""
-        key = (sequence, first, end, block_size)
+        """The slots of a sequence's positions first to end - 1: int64 [end - first]. All layers ask."""
+        if end > self.tables.shape[1] * block_size:
+            raise ValueError(f"position {end - 1} lies beyond a table of {self.tables.shape[1]} blocks")
+        key = (sequence, block_size)
         if (found := self._slots.get(key)) is None:
-            if end > self.tables.shape[1] * block_size:
-                raise ValueError(f"position {end - 1} lies beyond a table of {self.tables.shape[1]} blocks")
-            positions = torch.arange(first, end, device=self.tables.device)
-            blocks = self.tables[sequence].index_select(0, positions // block_size)
-            found = self._slots[key] = blocks.long() * block_size + positions % block_size
-        return found
+            blocks = -(-(self.starts[sequence] + self.counts[sequence]) // block_size)
+            offsets = torch.arange(block_size, device=self.tables.device)
+            found = (self.tables[sequence, :blocks].long()[:, None] * block_size + offsets).view(-1)
+            self._slots[key] = found
+        return found[first:end]
 
 
 def _bytes(tensor: Tensor) -> Tensor:

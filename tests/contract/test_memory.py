@@ -15,6 +15,7 @@ from contract.engines import TINY
 from edgellm_llamacpp.costs import MIB, cost_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import repacked
+from edgellm_torch.plugin import TorchPlugin
 from torch_encoders import ENCODERS
 from torch_zoo import FAMILIES
 from zoo import Size
@@ -27,6 +28,7 @@ from edgellm.formats.splits import join
 from edgellm.library.convert.convert import plan_conversion
 
 REPORTER = Path(__file__).parent.parent / "llamacpp_memory.py"
+STEP = Path(__file__).parent.parent / "torch_memory.py"
 MEASURE = Path(__file__).parent.parent.parent / "benchmarks" / "memory.py"
 LARGE = Size(
     layers=3, width=2048, ffn=4096, heads=16, kv_heads=4, head=128, vocabulary=64_000, experts=16, used=4, weight=2
@@ -168,3 +170,30 @@ def test_a_whole_embedder_takes_what_was_planned(
     assert done.returncode == 0, done.stderr[-2000:]
     for row in json.loads(done.stdout):
         assert row["predicted"] == pytest.approx(row["taken"], rel=0.1), row
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not tell the most that was taken")
+@pytest.mark.parametrize(
+    ("which", "context", "batch", "kv_type"),
+    [
+        ("smollm2", 8192, 512, "f16"),
+        ("smollm2", 8192, 4096, "int8"),
+        ("gemma3", 32_768, 1024, "f16"),
+        ("llama", 131_072, 1024, "f16"),
+        ("deepseek2", 65_536, 512, "f16"),
+    ],
+)
+def test_the_largest_step_of_the_torch_engine_takes_what_was_planned(
+    which: str, context: int, batch: int, kv_type: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Long contexts and large steps; at its end, and most of it there at once: within a tenth."""
+    tiny = which in FAMILIES
+    dims = torch_zoo.Dims(context=context)
+    path = torch_zoo.write(tmp_path, which, "Q8_0", dims=dims).quantised if tiny else request.getfixturevalue(which)
+    command = [sys.executable, str(STEP), str(path), *map(str, (context, context, 32, batch)), kv_type]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    needs = TorchPlugin().cost_model(read_model(path), kv_type).needs(context, 32, batch)
+    assert needs.total == pytest.approx(int(done.stdout), rel=0.1), needs

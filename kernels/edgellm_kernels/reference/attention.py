@@ -66,14 +66,14 @@ def _sequence(q: Tensor, pages: Pages, ragged: Ragged, sequence: int, rules: _Ru
     seen = min(start + count, rules.window + count) if rules.window else start + count
     held = (seen // KEYS + 2) * pages.v_size  # of a query: a value for each tile of keys
     step = max(1, min(_SCORES // KEYS, _VALUES // held) // (heads * queries))
-    parts = []
+    found = q.new_empty((*placed.shape[:-1], pages.v_size))
     for first in range(0, placed.shape[0], step):
         tiles = placed[first : first + step]
         place = start - lead + first * queries
         low, end = max(start, place), min(start + count, place + tiles.shape[0] * queries)
-        parts.append(_Tiles(tiles, place, queries).over(pages, ragged, sequence, (low, end), rules))
-    found = torch.cat(parts).unflatten(2, (queries, -1))  # [tiles, kv_heads, queries, group, v_size]
-    return found.transpose(1, 2).reshape(-1, heads, pages.v_size)[lead : lead + count]
+        found[first : first + step] = _Tiles(tiles, place, queries).over(pages, ragged, sequence, (low, end), rules)
+    split = found.unflatten(2, (queries, -1))  # [tiles, kv_heads, queries, group, v_size]
+    return split.transpose(1, 2).reshape(-1, heads, pages.v_size)[lead : lead + count]
 
 
 def _queries(group: int) -> int:
