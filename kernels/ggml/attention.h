@@ -28,7 +28,7 @@ namespace edgellm {
 
 constexpr int   CHUNK  = 256;  // cells whose scores are known before they are weighed
 constexpr int   QUERIES = 32;  // of one key head, taken together
-constexpr int   COLUMNS = 64;  // of values, summed by one thread
+constexpr int   COLUMNS = 32;  // of values, summed by one thread
 constexpr float LOG2E   = 1.44269504f;
 constexpr float UNSEEN  = -60000.0f;  // at most so much is a score that the mask took away
 
@@ -84,8 +84,9 @@ struct Scratch {
 };
 
 // Which tiles of a chunk any of the queries sees: a bit for each.
-static uint64_t visible(const Attention & a, int first, int count, int from, int cells) {
-    uint64_t seen = 0;
+static uint64_t visible(const Attention & a, int first, int count, int chunk) {
+    const int from = chunk * CHUNK, cells = std::min(CHUNK, a.cells - from);
+    uint64_t  seen = 0;
     for (int i = 0; i < count; i++) {
         if (i && a.row(first + i) == a.row(first + i - 1)) {
             continue;
@@ -100,43 +101,47 @@ static uint64_t visible(const Attention & a, int first, int count, int from, int
     return seen;
 }
 
+// Runs `work` on the first cell of each tile that is seen.
+template <class Work> static void each_tile(uint64_t seen, Work work) {
+    for (int c = 0; seen; c += Lanes::COUNT, seen >>= 1) {
+        if (seen & 1) {
+            work(c);
+        }
+    }
+}
+
 // Scores of a chunk as powers of two: scaled, masked, over ln 2. Returns the largest.
-static float mask_scores(const Attention & a, int query, int from, int cells, float * scores) {
+static float mask_scores(const Attention & a, int query, int from, uint64_t seen, float * scores) {
     const ggml_fp16_t * mask  = a.mask_at(query) + from;
     const Floats        scale = Lanes::all(a.scale * LOG2E);
     Floats              most  = Lanes::all(UNSEEN);
-    for (int c = 0; c < cells; c += Lanes::COUNT) {
+    each_tile(seen, [&](int c) {
         const Floats shift = Lanes::times(Lanes::halves(mask + c), Lanes::all(LOG2E));
         const Floats t     = Lanes::larger(Lanes::fused(Lanes::floats(scores + c), scale, shift), Lanes::all(UNSEEN));
         Lanes::store(scores + c, t);
         most = Lanes::larger(most, t);
-    }
+    });
     return Lanes::largest(most);
 }
 
-static void weigh_seen(const Attention & a, float * scores, int chunk, float power) {
-    const int cells = std::min(CHUNK, a.cells - chunk * CHUNK);
-    if (power > UNSEEN) {
-        weigh(scores, cells, power);
-    } else {  // it has seen nothing so far
-        std::fill_n(scores, cells, 0.0f);
-    }
+// Scores of a chunk become weights.
+static void weigh_tiles(uint64_t seen, float * scores, float power) {
+    each_tile(seen, [&](int c) {
+        if (power > UNSEEN) {
+            weigh(scores + c, power);
+        } else {  // the query has seen nothing so far
+            Lanes::store(scores + c, Lanes::zero());
+        }
+    });
 }
 
 // Scores of `count` queries from `first` on for one chunk of cells, `stride` floats from one query's to the next one's;
 // and the largest of each. Returns which tiles any of them sees.
 static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, float * scores,
                             int stride) {
-    const int      from = chunk * CHUNK, cells = std::min(CHUNK, a.cells - from);
-    const uint64_t seen = visible(a, first, count, from, cells);
-    std::fill_n(s.most, count, UNSEEN);
-    for (int c = 0, tile = 0; c < cells && seen; c += Lanes::COUNT, tile++) {
-        if (!(seen >> tile & 1)) {  // the mask takes it away; only it must be a number
-            for (int i = 0; i < count; i++) {
-                Lanes::store(scores + i * stride + c, Lanes::zero());
-            }
-            continue;
-        }
+    const int      from = chunk * CHUNK;
+    const uint64_t seen = visible(a, first, count, chunk);
+    each_tile(seen, [&](int c) {
         for (int d = 0; d < a.key; d += Lanes::COUNT) {
             const ggml_fp16_t * lines[Lanes::COUNT];
             for (int i = 0; i < Lanes::COUNT; i++) {
@@ -148,9 +153,9 @@ static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int 
             score_some(std::min(8, count - i), s.keys.data(), s.queries.data() + i * a.key, a.key, scores + i * stride + c,
                        stride);
         }
-    }
-    for (int i = 0; i < count && seen; i++) {
-        s.most[i] = mask_scores(a, first + i, from, cells, scores + i * stride);
+    });
+    for (int i = 0; i < count; i++) {
+        s.most[i] = mask_scores(a, first + i, from, seen, scores + i * stride);
     }
     return seen;
 }
@@ -158,11 +163,8 @@ static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int 
 // Adds the weighed values of a chunk's visible tiles, columns `begin` to `end`.
 static void mix_chunk(const Attention & a, Scratch & s, int key_head, int count, int chunk, uint64_t seen, const float * weights,
                       int stride, int begin, int end) {
-    const int from = chunk * CHUNK, cells = std::min(CHUNK, a.cells - from);
-    for (int c = 0, tile = 0; c < cells; c += Lanes::COUNT, tile++) {
-        if (!(seen >> tile & 1)) {
-            continue;
-        }
+    const int from = chunk * CHUNK;
+    each_tile(seen, [&](int c) {
         for (int i = 0; i < Lanes::COUNT; i++) {
             const ggml_fp16_t * line = a.value_at(key_head, from + c + i);
             for (int d = begin; d < end; d += Lanes::COUNT) {
@@ -170,12 +172,10 @@ static void mix_chunk(const Attention & a, Scratch & s, int key_head, int count,
             }
         }
         for (int i = 0; i < count; i += 4) {
-            const int     some = std::min(4, count - i);
-            const float * w    = weights + i * stride + c;
-            mix_columns(some, w, stride, s.values.data() + begin, a.value, end - begin, s.sums.data() + i * a.value + begin,
-                        s.total + i);
+            mix_columns(std::min(4, count - i), weights + i * stride + c, stride, s.values.data() + begin, a.value, end - begin,
+                        s.sums.data() + i * a.value + begin, s.total + i);
         }
-    }
+    });
 }
 
 static void begin_sums(const Attention & a, Scratch & s, int count) {
@@ -217,15 +217,21 @@ static void whole(const Attention & a, Scratch & s, int key_head, int first, int
                 s.total[i] *= fall;
             }
             s.power[i] = power;
-            weigh_seen(a, scores + i * CHUNK, chunk, power);
+            weigh_tiles(seen, scores + i * CHUNK, power);
         }
         mix_chunk(a, s, key_head, count, chunk, seen, scores, CHUNK, 0, a.value);
     }
     finish_sums(a, s, key_head, first, count, 0, a.value);
 }
 
-// Runs `work` on 0 to `count` - 1, taken by threads as they get ready.
+// Runs `work` on 0 to `count` - 1: many, taken by threads as they get ready; few, dealt out, which needs no meeting before.
 template <class Work> static void each(const ggml_compute_params * params, int count, Work work) {
+    if (count < 16 * params->nth) {
+        for (int i = params->ith; i < count; i += params->nth) {
+            work(i);
+        }
+        return;
+    }
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }
@@ -253,20 +259,17 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
     on_chunks([&](int key_head, int first, int count, int chunk) {
         const int64_t at = key_head * a.queries + first;
         take_queries(a, s, key_head, first, count);
-        if (!score_chunk(a, s, key_head, first, count, chunk, scores + at * stride + chunk * CHUNK, stride)) {
-            for (int i = 0; i < count; i++) {
-                std::fill_n(scores + (at + i) * stride + chunk * CHUNK, CHUNK, UNSEEN);
-            }
-        }
+        score_chunk(a, s, key_head, first, count, chunk, scores + at * stride + chunk * CHUNK, stride);
         for (int i = 0; i < count; i++) {
             most[(at + i) * a.chunks + chunk] = s.most[i];
         }
     });
     on_chunks([&](int key_head, int first, int count, int chunk) {
+        const uint64_t seen = visible(a, first, count, chunk);
         for (int i = 0; i < count; i++) {
             const int64_t at = key_head * a.queries + first + i;
             const float   power = nearbyintf(*std::max_element(most + at * a.chunks, most + (at + 1) * a.chunks));
-            weigh_seen(a, scores + at * stride + chunk * CHUNK, chunk, power);
+            weigh_tiles(seen, scores + at * stride + chunk * CHUNK, power);
         }
     });
     each(params, heads * blocks * parts, [&](int unit) {
@@ -275,10 +278,8 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
         const int begin = part * COLUMNS, end = std::min(a.value, begin + COLUMNS);
         begin_sums(a, s, count);
         for (int chunk = 0; chunk < a.chunks; chunk++) {
-            const int      from = chunk * CHUNK;
-            const uint64_t seen = visible(a, first, count, from, std::min(CHUNK, a.cells - from));
-            const float *  weights = scores + int64_t(key_head * a.queries + first) * stride + from;
-            mix_chunk(a, s, key_head, count, chunk, seen, weights, stride, begin, end);
+            const float * weights = scores + int64_t(key_head * a.queries + first) * stride + chunk * CHUNK;
+            mix_chunk(a, s, key_head, count, chunk, visible(a, first, count, chunk), weights, stride, begin, end);
         }
         finish_sums(a, s, key_head, first, count, begin, end);
     });
@@ -311,7 +312,7 @@ static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * 
     scratch.fit(a);
     const int    heads = int(a.k->ne[2]), blocks = (a.queries + QUERIES - 1) / QUERIES;
     const size_t wanted = size_t(heads) * a.queries * a.chunks * (CHUNK + 1) * sizeof(float);
-    if (params->nth > 1 && heads * blocks < 4 * params->nth && wanted <= params->wsize) {
+    if (params->nth > 1 && a.chunks > 1 && heads * blocks < 4 * params->nth && wanted <= params->wsize) {
         divided(params, a, scratch, heads, blocks);
     } else {
         each(params, heads * blocks, [&](int unit) {

@@ -4,6 +4,7 @@
 #include "lanes.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace edgellm {
 
@@ -37,18 +38,15 @@ static void score_some(int queries, const float * keys, const float * query, int
     }
 }
 
-// 2^(t - power) of each score t, by the polynomial of Moshier's Cephes library for the part below one.
-static void weigh(float * scores, int cells, float power) {
-    const Floats e = Lanes::all(power);
-    for (int c = 0; c < cells; c += Lanes::COUNT) {
-        const Floats t = Lanes::floats(scores + c), n = Lanes::rounded(t), f = Lanes::minus(t, n);
-        Floats       y = Lanes::all(1.535336188319500e-4f);
-        for (const float k : { 1.339887440266574e-3f, 9.618437357674640e-3f, 5.550332471162809e-2f, 2.402264791363012e-1f,
-                               6.931472028550421e-1f, 1.0f }) {
-            y = Lanes::fused(y, f, Lanes::all(k));
-        }
-        Lanes::store(scores + c, Lanes::scaled(y, Lanes::minus(n, e)));
+// 2^(t - power) of a tile's scores t, by the polynomial of Moshier's Cephes library for the part below one.
+static void weigh(float * scores, float power) {
+    const Floats t = Lanes::floats(scores), n = Lanes::rounded(t), f = Lanes::minus(t, n);
+    Floats       y = Lanes::all(1.535336188319500e-4f);
+    for (const float k : { 1.339887440266574e-3f, 9.618437357674640e-3f, 5.550332471162809e-2f, 2.402264791363012e-1f,
+                           6.931472028550421e-1f, 1.0f }) {
+        y = Lanes::fused(y, f, Lanes::all(k));
     }
+    Lanes::store(scores, Lanes::scaled(y, Lanes::minus(n, Lanes::all(power))));
 }
 
 // Adds weights times values of a tile's cells to COUNT queries' sums, WIDTH registers of each; and the weights to totals.
@@ -101,17 +99,26 @@ static void mix_some(int count, const float * weights, int stride, const float *
 static void mix_columns(int count, const float * weights, int stride, const float * values, int size, int width, float * sums,
                         float * totals) {
     constexpr int MOST = Lanes::COUNT == 16 ? 4 : 2;  // registers of each query
-    int           d    = MOST * Lanes::COUNT <= width ? MOST * Lanes::COUNT : Lanes::COUNT;
-    if (d == Lanes::COUNT) {
-        mix_some<1, true>(count, weights, stride, values, size, sums, totals);
+    int           d    = 0;
+    const auto    mixed = [&](auto registers, auto total) {
+        mix_some<registers, total>(count, weights, stride, values + d, size, sums + d, totals);
+        d += registers * Lanes::COUNT;
+    };
+    constexpr std::integral_constant<int, MOST> most;
+    constexpr std::integral_constant<int, 2>    two;
+    constexpr std::integral_constant<int, 1>    one;
+    if (width >= MOST * Lanes::COUNT) {
+        mixed(most, std::true_type());
+    } else if (width >= 2 * Lanes::COUNT) {
+        mixed(two, std::true_type());
     } else {
-        mix_some<MOST, true>(count, weights, stride, values, size, sums, totals);
+        mixed(one, std::true_type());
     }
-    for (; d + MOST * Lanes::COUNT <= width; d += MOST * Lanes::COUNT) {
-        mix_some<MOST, false>(count, weights, stride, values + d, size, sums + d, totals);
+    while (d + MOST * Lanes::COUNT <= width) {
+        mixed(most, std::false_type());
     }
-    for (; d < width; d += Lanes::COUNT) {
-        mix_some<1, false>(count, weights, stride, values + d, size, sums + d, totals);
+    while (d < width) {
+        mixed(one, std::false_type());
     }
 }
 
