@@ -83,11 +83,7 @@ class Loop:
         """The answer as far as it came, empty when there is none. Raises what a new question cannot mend."""
         turn = Turn()
         try:
-            if self._gone:
-                self._client.close()
-                self._client, self._gone = self._connect(), False
-            request = self._conversation.request(question)
-            ask(self._client, request, self._output, turn, markdown=self._markdown)
+            self._ask(question, turn)
             self._output.footer(footer(turn, engine_of(self._client, self._conversation.name)))
         except KeyboardInterrupt:
             self._output.note("(stopped)")
@@ -103,3 +99,22 @@ class Loop:
                 self._output.note("/clear begins anew.")
             return ""
         return turn.text
+
+    def _ask(self, question: str, turn: Turn) -> None:
+        """Fill `turn`. A daemon that has left since the last answer (it does when idle) is replaced, once."""
+        fresh = self._gone
+        if fresh:
+            self._reconnect()
+        request = self._conversation.request(question)
+        try:
+            ask(self._client, request, self._output, turn, markdown=self._markdown)
+        except EdgeError as error:
+            if error.code != DaemonGone.code or fresh or turn != Turn():
+                raise
+            self._reconnect()
+            ask(self._client, request, self._output, turn, markdown=self._markdown)
+
+    def _reconnect(self) -> None:
+        self._gone = True  # should there be no other
+        self._client.close()
+        self._client, self._gone = self._connect(), False

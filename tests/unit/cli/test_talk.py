@@ -83,6 +83,23 @@ def test_it_survives_a_stopped_and_a_failed_answer(
     assert out == "Half\nBecause sunlight scatters.\n"
 
 
+def test_a_daemon_that_has_left_is_replaced(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str | None] = []
+
+    def start(paths: object, settings: object, preload: str | None = None) -> FakeClient:
+        started.append(preload)
+        daemon.script = ANSWER
+        return daemon
+
+    monkeypatch.setattr(daemon, "connect_or_start", start)
+    assert talk(monkeypatch, daemon, ["one", "two"], [ANSWER, (Failed(DaemonGone("gone").info),)]) == 0
+    assert started == ["m:latest"]
+    assert daemon.requests[1].prompt == daemon.requests[2].prompt == said("one", "Because sunlight scatters.\n", "two")
+    assert "gone" not in capsys.readouterr().err
+
+
 def test_it_outlives_its_daemon(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str | None] = []
 
@@ -91,9 +108,10 @@ def test_it_outlives_its_daemon(daemon: FakeClient, capsys: Streams, monkeypatch
         return daemon
 
     monkeypatch.setattr(daemon, "connect_or_start", start)
-    assert talk(monkeypatch, daemon, ["one", "two", "three"], [ANSWER, (Failed(DaemonGone("gone").info),)]) == 0
+    gone = Failed(DaemonGone("gone").info)
+    assert talk(monkeypatch, daemon, ["one", "two", "three"], [ANSWER, (TextDelta("Half"), gone)]) == 0
     assert started == ["m:latest"]
-    assert daemon.requests[2].prompt == said("one", "Because sunlight scatters.\n", "three")
+    assert [request.prompt for request in daemon.requests][2:] == [said("one", "Because sunlight scatters.\n", "three")]
     assert "error: gone" in capsys.readouterr().err
 
 
