@@ -3,7 +3,8 @@
 For each context and KV type a worker process loads the model, as the daemon would, and answers once; then its resident
 memory stands beside the plan: shared libraries included, as the plan is for a worker that runs alone. Weights are read,
 not mapped, so that their pages count. A model that makes embeddings gets every token of its vocabulary in texts as long
-as may be, and the most that it took on the way counts, where the system tells: it keeps nothing.
+as may be, and the most that it took on the way counts, where the system tells: it keeps nothing. The same counts
+for the PyTorch engine, which gives a step's memory back.
 """
 
 from __future__ import annotations
@@ -103,7 +104,11 @@ async def _taken(load: Load, request: GenerateRequest | EmbedRequest) -> int:
                 if isinstance(event, Failed):
                     raise SystemExit(event.error.message)
             assert local.pid is not None
-            return _peak(local.pid) if load.embeds else int(psutil.Process(local.pid).memory_info().rss)
+            return (
+                _peak(local.pid)
+                if load.embeds or load.engine == "torch"
+                else int(psutil.Process(local.pid).memory_info().rss)
+            )
         finally:
             await local.stop(0.0)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-LARGE: Final = 8 << 20  # bytes: what comes fresh costs page faults, which are little beside the arithmetic on so much
+LARGE: Final = 1 << 20  # bytes: what comes fresh costs page faults, which are little beside the arithmetic on so much
 _MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD, mallopt(3); once set, it stays
 
 
