@@ -65,8 +65,10 @@ def best(sizes: Sequence[int], room: Sequence[int]) -> float:
 def test_a_model_goes_where_it_fits(model: ModelFile) -> None:
     parts = decoder(model)
     whole = loads(model, parts, ROOM)
-    need = whole.of(range(8), ROOM.capacity) + whole.scratch
-    mib = need / MIB
+
+    def holding(number: int, part: float) -> Device:
+        """With room for so much of the model, and for a step."""
+        return gpu(number, (part * whole.of(range(8), ROOM.capacity) + whole.scratch) / MIB)
 
     def placed(*found: Device) -> list[tuple[str, int]]:
         shares = spread(model, parts, ROOM, found).shares
@@ -75,11 +77,11 @@ def test_a_model_goes_where_it_fits(model: ModelFile) -> None:
 
     assert placed(gpu(0, 1000)) == [("cuda:0", 8)]
     assert placed(gpu(0, 20), gpu(1, 1000)) == [("cuda:1", 8)], "the fewest, those with most room"
-    (first, some), (second, others) = placed(gpu(0, mib * 0.8), gpu(1, mib * 0.8))
+    (first, some), (second, others) = placed(holding(0, 0.8), holding(1, 0.8))
     assert (first, second) == ("cuda:0", "cuda:1")
     assert some
     assert others
-    (_, few), (_, many) = placed(gpu(0, mib * 0.5), gpu(1, mib * 0.9))
+    (_, few), (_, many) = placed(holding(0, 0.5), holding(1, 0.9))
     assert few < many
     assert placed(gpu(0, 1), gpu(1, 2)) == [("cpu", 8)]
     assert "does not fit on the GPUs here" in spread(model, parts, ROOM, [gpu(0, 1)]).why
