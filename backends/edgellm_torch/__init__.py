@@ -9,6 +9,7 @@ devices       the CPU, or the GPUs here, and which layers go where
 load          puts a runner together, in the room of a placement
 allocator     large tensors give their memory back
 room          how much KV room it gets, after its largest step has run once; gauge: what that took
+reporting     torch's failures in the app's words, and lines for the log
 loader        tensors of the file as weights of the engine
 model         the decoder: tokens in, logits of the wanted rows out; its layers: attention, feed_forward
 pool          which blocks of the KV memory belong to which sequence; plain Python

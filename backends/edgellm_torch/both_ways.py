@@ -38,7 +38,7 @@ class BothWaysModel:
             x = block(x, partial(attention.both_ways, counts=counts, turned=turned))
         return self._model.norm(x)
 
-    def ended(self, vectors: Tensor) -> Tensor:
+    def projected(self, vectors: Tensor) -> Tensor:
         for multiply in self._dense:
             vectors = multiply(vectors)
         return vectors

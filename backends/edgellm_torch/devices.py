@@ -69,47 +69,69 @@ def spread(model: ModelFile, parts: Decoder, placement: Placement, found: Sequen
             f"{asked} of {layers} layers were to be on a GPU: the torch engine computes all of a model there, or none",
             hint=f"set gpu_layers = {layers}, or 0 to let it decide; or engine = llamacpp",
         )
-    why = "there is no GPU that torch can use"
+    why = ""
     if found:
         shares = _on_gpus(loads(model, parts, placement), found, placement)
         if shares:
             return Spread(shares)
         room = sum(device.free for device in found) // MIB
         why = f"{model.path.name} does not fit on the GPUs here, of which {room:,} MiB are free"
-    if asked:
-        raise LoadFailed(f"gpu_layers is {asked}, and {why}", hint="set gpu_layers = 0; `edgellm doctor` shows GPUs")
-    return Spread((Share(cpu(placement.memory), range(layers)),), why if found else "")
+    _require_none(asked, why)
+    return Spread((Share(cpu(placement.memory), range(layers)),), why)
 
 
-def split(loads: Sequence[int], room: Sequence[int]) -> list[range]:
-    """Cut layers of `loads` into ranges for devices of `room`, so that the fullest is as little full as can be.
+def device_for(needs: int, asked: int, found: Sequence[Device]) -> tuple[str, str]:
+    """For what goes to one device: the GPU with most room, where `needs` bytes fit; else the CPU, and why not a GPU.
+
+    Raises LoadFailed where layers were `asked` to be on a GPU, and cannot be.
+    """
+    if not found:
+        _require_none(asked, "")
+        return "cpu", ""
+    roomy = max(found, key=lambda device: device.free)
+    if needs <= roomy.free:
+        return roomy.name, ""
+    why = f"of the {needs // MIB:,} MiB that the model takes {roomy.free // MIB:,} are free on {roomy.title}"
+    _require_none(asked, why)
+    return "cpu", why
+
+
+def split(sizes: Sequence[int], room: Sequence[int]) -> list[range]:
+    """Cut layers of `sizes` into ranges for devices of `room`, so that the fullest is as little full as can be.
 
     One range for each device, in order; it may be empty. Where not all fits, the last one is too full.
     """
     low, high = 0.0, 1.0  # parts of the room that are filled: too little, enough
-    if sum(map(len, cut := _filled(loads, room))) < len(loads):
-        return [*cut[:-1], range(cut[-1].start, len(loads))]
+    if sum(map(len, cut := _filled(sizes, room))) < len(sizes):
+        return [*cut[:-1], range(cut[-1].start, len(sizes))]
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        tried = _filled(loads, [int(bytes_ * middle) for bytes_ in room])
-        if sum(map(len, tried)) == len(loads):
+        tried = _filled(sizes, [int(bytes_ * middle) for bytes_ in room])
+        if sum(map(len, tried)) == len(sizes):
             high, cut = middle, tried
         else:
             low = middle
     return cut
 
 
-def _filled(loads: Sequence[int], room: Sequence[int]) -> list[range]:
+def _filled(sizes: Sequence[int], room: Sequence[int]) -> list[range]:
     """As many layers to each as fit, the first ones first."""
     ranges, start = [], 0
     for limit in room:
         end, taken = start, 0
-        while end < len(loads) and taken + loads[end] <= limit:
-            taken += loads[end]
+        while end < len(sizes) and taken + sizes[end] <= limit:
+            taken += sizes[end]
             end += 1
         ranges.append(range(start, end))
         start = end
     return ranges
+
+
+def _require_none(asked: int, why: str) -> None:
+    """Raises LoadFailed where layers were `asked` to be on a GPU; `why` none can be, "" where there is no GPU."""
+    if asked:
+        why = why or "there is no GPU that torch can use"
+        raise LoadFailed(f"gpu_layers is {asked}, and {why}", hint="set gpu_layers = 0; `edgellm doctor` shows GPUs")
 
 
 def _on_gpus(needs: Loads, found: Sequence[Device], placement: Placement) -> tuple[Share, ...] | None:

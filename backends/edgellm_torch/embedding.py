@@ -13,7 +13,6 @@ from edgellm_kernels.pages import Ragged
 from torch import Tensor
 
 from edgellm.contracts.embedding import EmbedderInfo
-from edgellm.errors import GenerationFailed
 from edgellm_torch.attention import Step
 from edgellm_torch.costs import group_blocks
 from edgellm_torch.embedding_costs import KV_TYPE
@@ -21,6 +20,7 @@ from edgellm_torch.kv import KVMemory, table
 from edgellm_torch.model import Model
 from edgellm_torch.pool import BLOCK, blocks_for
 from edgellm_torch.pooling import Pooling
+from edgellm_torch.reporting import computing
 
 
 class States(Protocol):
@@ -32,8 +32,8 @@ class States(Protocol):
         """float32 [rows, width] of int64 tokens [rows], in texts of `counts` rows."""
         ...
 
-    def ended(self, vectors: Tensor) -> Tensor:
-        """What becomes of pooled vectors [texts, width] at last."""
+    def projected(self, vectors: Tensor) -> Tensor:
+        """Pooled vectors [texts, width] through what comes behind the pooling; themselves where nothing does."""
         ...
 
 
@@ -56,7 +56,7 @@ class DecoderStates:
         steps = [step] * len(self._model.decoder.windows)
         return self._model.norm(self._model.states(tokens, self._kv, steps))
 
-    def ended(self, vectors: Tensor) -> Tensor:
+    def projected(self, vectors: Tensor) -> Tensor:
         return vectors
 
 
@@ -65,7 +65,7 @@ class TorchEmbedder:
 
     def __init__(self, states: States, pooling: Pooling, info: EmbedderInfo, vocabulary: int) -> None:
         self._states = states
-        self._pooling: Pooling = pooling
+        self._pooling = pooling
         self._info = info
         self._vocabulary = vocabulary
         self._closed = False
@@ -80,17 +80,10 @@ class TorchEmbedder:
         A text's vector does not depend, to the last bit, on the texts beside it.
         """
         counts = self._check(texts)
-        try:
-            with torch.inference_mode():
-                tokens = torch.tensor([token for text in texts for token in text], device=self._states.device)
-                vectors = pooled(self._states(tokens, counts), counts, self._pooling)
-                vectors = self._states.ended(vectors)
-                return np.array(vectors.cpu().numpy(), np.float32)
-        except (RuntimeError, MemoryError) as error:
-            why = (str(error) or type(error).__name__).splitlines()[0]
-            raise GenerationFailed(
-                f"torch could not embed: {why}", hint="send fewer or shorter texts at once"
-            ) from error
+        with computing("torch could not embed", "send fewer or shorter texts at once"), torch.inference_mode():
+            tokens = torch.tensor([token for text in texts for token in text], device=self._states.device)
+            vectors = pooled(self._states(tokens, counts), counts, self._pooling)
+            return np.array(self._states.projected(vectors).cpu().numpy(), np.float32)
 
     def close(self) -> None:
         """Let go of the weights. A second call does nothing."""
@@ -119,5 +112,6 @@ def pooled(states: Tensor, counts: Sequence[int], how: Pooling) -> Tensor:
     """One vector for each text: [texts, width]."""
     if how == "mean":
         return ops.varlen_mean(states, counts)
-    ends = torch.tensor(counts, device=states.device).cumsum(0)
-    return states[ends - 1] if how == "last" else states[ends - torch.tensor(counts, device=states.device)]
+    lengths = torch.tensor(counts, device=states.device)
+    ends = lengths.cumsum(0)
+    return states[ends - 1 if how == "last" else ends - lengths]

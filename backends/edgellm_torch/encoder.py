@@ -118,7 +118,7 @@ class EncoderModel:
             x = block(x, counts, turned)
         return x
 
-    def ended(self, vectors: Tensor) -> Tensor:
+    def projected(self, vectors: Tensor) -> Tensor:
         return vectors
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -11,7 +10,7 @@ from edgellm_kernels.invariance import rows_exact
 from edgellm_kernels.staging import Staging
 
 from edgellm.contracts.engine import ModelFile, Placement
-from edgellm.errors import InsufficientMemory, LoadFailed
+from edgellm.errors import LoadFailed
 from edgellm_torch.architectures import decoder
 from edgellm_torch.config import Decoder
 from edgellm_torch.costs import KV_TYPES, MIB, group_blocks
@@ -20,6 +19,7 @@ from edgellm_torch.kv import KVMemory
 from edgellm_torch.loader import load as load_weights
 from edgellm_torch.model import Model, Stage
 from edgellm_torch.pool import Pool
+from edgellm_torch.reporting import loading, log
 from edgellm_torch.room import fitted
 from edgellm_torch.runner import TorchRunner
 
@@ -39,19 +39,12 @@ def load(
     if shares is None:
         shares, why = spread(model, parts, placement, gpus())
         if why:
-            sys.stderr.write(f"torch: on the CPU: {why}\n")
-            sys.stderr.flush()
-    try:
+            log(f"on the CPU: {why}")
+    with loading(model, "a shorter context or a smaller model"):
         whole = _model(model, parts, placement, shares, lambda done: progress(0.95 * done))
         placement = fitted(model, whole, shares, placement)
         blocks = group_blocks(parts, placement.capacity, placement.max_sequences, placement.batch_tokens)
         kv = KVMemory(parts, blocks, placement.kv_type, whole.devices)
-    except (MemoryError, RuntimeError) as error:
-        why = (str(error) or "torch gets no more").splitlines()[0]
-        raise InsufficientMemory(
-            f"{model.path.name} does not fit in memory: {why}",
-            hint="close other programs, or take a shorter context or a smaller model",
-        ) from error
     progress(1.0)
     pool = Pool(list(zip(blocks, parts.windows, strict=True)), placement.max_sequences)
     return TorchRunner(whole, pool, kv, placement)

@@ -5,19 +5,17 @@ All of it goes to one device: such models are small.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from edgellm_kernels.invariance import rows_exact
 
 from edgellm.contracts.embedding import EmbedderInfo
 from edgellm.contracts.engine import ModelFile, Placement
-from edgellm.errors import InsufficientMemory, LoadFailed
+from edgellm.errors import LoadFailed
 from edgellm_torch.both_ways import BothWaysModel
 from edgellm_torch.config import BothWays, Decoder, Encoder
-from edgellm_torch.costs import MIB
-from edgellm_torch.devices import Device, gpus
+from edgellm_torch.devices import device_for, gpus
 from edgellm_torch.embedding import DecoderStates, States, TorchEmbedder
 from edgellm_torch.embedding_costs import embedding_cost
 from edgellm_torch.encoder import EncoderModel
@@ -26,6 +24,7 @@ from edgellm_torch.loader import Weights
 from edgellm_torch.loader import load as load_weights
 from edgellm_torch.model import Model, Stage
 from edgellm_torch.pooling import embedding_parts, pooling
+from edgellm_torch.reporting import loading, log
 from edgellm_torch.tokenizer import frame
 
 
@@ -38,18 +37,13 @@ def load_embedder(model: ModelFile, placement: Placement, progress: Callable[[fl
     needs = embedding_cost(model).needs(placement.capacity, placement.max_sequences, placement.batch_tokens)
     device, why = device_for(needs.total - needs.process, placement.gpu_layers, gpus())
     if why:
-        sys.stderr.write(f"torch: on the CPU: {why}\n")
-        sys.stderr.flush()
+        log(f"on the CPU: {why}")
     try:
-        weights = load_weights(
-            model, parts, placement.threads, lambda done: progress(0.95 * done), device, staging(device)
-        )
-        states = _states(parts, weights, placement, device)
-    except (MemoryError, RuntimeError) as error:
-        why = (str(error) or "torch gets no more").splitlines()[0]
-        raise InsufficientMemory(
-            f"{model.path.name} does not fit in memory: {why}", hint="close other programs, or take a smaller model"
-        ) from error
+        with loading(model, "a smaller model"):
+            weights = load_weights(
+                model, parts, placement.threads, lambda done: progress(0.95 * done), device, staging(device)
+            )
+            states = _states(parts, weights, placement, device)
     except ValueError as error:  # a number that the header's checks let through
         raise LoadFailed(f"{model.path.name} cannot be run: {error}", hint="pull the model again") from error
     rows_exact(weights.matrices.values())  # measured now, and not in the first call
@@ -64,25 +58,6 @@ def load_embedder(model: ModelFile, placement: Placement, progress: Callable[[fl
         after=after,
     )
     return TorchEmbedder(states, pooling(model), info, parts.vocabulary)
-
-
-def device_for(needs: int, asked: int, found: Sequence[Device]) -> tuple[str, str]:
-    """The GPU with most room, where `needs` bytes fit, else the CPU, and why not a GPU where there is one.
-
-    Raises LoadFailed where layers were `asked` to be on a GPU, and cannot be.
-    """
-    roomy = max(found, key=lambda device: device.free, default=None)
-    if roomy is not None and needs <= roomy.free:
-        return roomy.name, ""
-    why = (
-        f"of the {needs // MIB:,} MiB that the model takes {roomy.free // MIB:,} are free on {roomy.title}"
-        if roomy
-        else ""
-    )
-    if asked:
-        why = why or "there is no GPU that torch can use"
-        raise LoadFailed(f"gpu_layers is {asked}, and {why}", hint="set gpu_layers = 0; `edgellm doctor` shows GPUs")
-    return "cpu", why
 
 
 def _states(parts: Decoder | Encoder | BothWays, weights: Weights, placement: Placement, device: str) -> States:

@@ -24,6 +24,7 @@ from edgellm_torch.kv import KVMemory, table
 from edgellm_torch.loader import Weights
 from edgellm_torch.model import Model, Stage
 from edgellm_torch.pool import BLOCK, blocks_for
+from edgellm_torch.reporting import log
 from edgellm_torch.sampling.chain import choose
 from edgellm_torch.sampling.penalties import Draw
 
@@ -56,8 +57,7 @@ def fitted(model: ModelFile, whole: Model, shares: Sequence[Share], placement: P
             f"{model.path.name} was loaded, and too little is left for keys and values of {least} tokens: {told}",
             hint="close other programs, take smaller steps (batch_tokens), or a smaller model",
         )
-    sys.stderr.write(f"torch: KV room for {capacity:,} tokens instead of {placement.capacity:,}: {told}\n")
-    sys.stderr.flush()
+    log(f"KV room for {capacity:,} tokens instead of {placement.capacity:,}: {told}")
     return msgspec.structs.replace(placement, capacity=capacity, context=min(placement.context, capacity))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 import torch
@@ -19,6 +19,7 @@ from edgellm_torch.costs import max_outputs
 from edgellm_torch.kv import KVMemory, table
 from edgellm_torch.model import Model
 from edgellm_torch.pool import BLOCK, Pool
+from edgellm_torch.reporting import computing
 from edgellm_torch.sampling.drawing import Drawing
 from edgellm_torch.transfer import upload
 
@@ -100,7 +101,7 @@ class TorchRunner:
             return self._launched(Ticket(rows, ran=False))
         self._kv.copy(copies)
         try:
-            with _failures(), torch.inference_mode():
+            with _stepping(), torch.inference_mode():
                 drawing = self._run(rows)
         except GenerationFailed:
             for row in rows:
@@ -124,7 +125,7 @@ class TorchRunner:
             return [Result(error="no_room") for _ in ticket.rows]
         if ticket.drawing is None:
             return [Result() for _ in ticket.rows]
-        with _failures(), torch.inference_mode():
+        with _stepping(), torch.inference_mode():
             results = ticket.drawing.results()
         for row, result in zip(ticket.rows, results, strict=True):
             if row.draft:
@@ -287,18 +288,8 @@ class TorchRunner:
             raise ValueError("the runner is closed")
 
 
-@contextmanager
-def _failures() -> Iterator[None]:
-    """What torch raises, as GenerationFailed; but a GPU that failed computes nothing more: the process has to end."""
-    try:
-        yield
-    except torch.AcceleratorError:
-        raise
-    except (RuntimeError, MemoryError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise GenerationFailed(
-            f"torch failed in a step: {why}", hint="try again; if it happens again, the model may not fit this machine"
-        ) from error
+def _stepping() -> AbstractContextManager[None]:
+    return computing("torch failed in a step", "try again; if it happens again, the model may not fit this machine")
 
 
 def _continues(row: Row) -> bool:

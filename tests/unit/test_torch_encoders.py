@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 import torch_zoo
-from edgellm_torch.devices import Device
-from edgellm_torch.encoder import slopes
-from edgellm_torch.load_embedder import device_for
+from edgellm_torch.devices import Device, device_for
+from edgellm_torch.encoder import EncoderModel, slopes
 from edgellm_torch.plugin import plugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -122,6 +122,25 @@ def test_which_models_make_embeddings(tmp_path: Path, models: dict[str, ModelFil
     )
     foreign = {**models["bert"].metadata, "tokenizer.ggml.model": "t5"}
     assert "its tokenizer is t5" in (plugin.embeds(msgspec.structs.replace(models["bert"], metadata=foreign)) or "")
+
+
+def test_a_failure_is_told_but_a_device_that_failed_ends_the_process(
+    models: dict[str, ModelFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: dict[type[Exception], type[Exception]] = {
+        RuntimeError: GenerationFailed,
+        torch.AcceleratorError: torch.AcceleratorError,
+    }
+    runner = plugin.load_embedder(models["bert"], ROOM, lambda _done: None)
+    for error, expected in raised.items():
+
+        def fail(*_: Any, error: type[Exception] = error) -> None:
+            raise error("an illegal memory access was encountered")
+
+        monkeypatch.setattr(EncoderModel, "__call__", fail)
+        with pytest.raises(expected):
+            runner.embed([[1]])
+    runner.close()
 
 
 def test_slopes_are_those_of_the_paper() -> None:
