@@ -7,7 +7,8 @@
 //
 //   - Weights are powers of two: 2^(t - e), t the score over ln 2, e a whole number near the largest. e is raised while cells
 //     go by; what was summed before is then multiplied by a power of two, which rounds nothing.
-//   - Weights and weighted values are summed cell by cell, in order. Cells that a query does not see add zero.
+//   - Weights and weighted values are summed cell by cell, in order. Cells that a query does not see add zero, whatever is in
+//     them: sums that are no numbers are made once more, without those cells.
 //
 // Cells that no query of a block sees cost a look at the mask. With few queries, threads share scores by cells and sums by
 // columns.
@@ -22,6 +23,7 @@
 #    include <algorithm>
 #    include <cmath>
 #    include <cstring>
+#    include <numeric>
 #    include <vector>
 
 namespace edgellm {
@@ -29,8 +31,9 @@ namespace edgellm {
 constexpr int   CHUNK  = 256;  // cells whose scores are known before they are weighed
 constexpr int   QUERIES = 32;  // of one key head, taken together
 constexpr int   COLUMNS = 32;  // of values, summed by one thread
+constexpr ggml_fp16_t HIDDEN = 0xfc00;  // minus infinity, in a mask
 constexpr float LOG2E   = 1.44269504f;
-constexpr float UNSEEN  = -60000.0f;  // at most so much is a score that the mask took away
+constexpr float UNSEEN  = -1e30f;  // the score of a cell that the mask took away
 
 // What an operation attends to, and its sizes.
 struct Attention {
@@ -73,6 +76,7 @@ struct Attention {
 struct Scratch {
     std::vector<float> queries, keys, values, scores, sums;
     float              most[QUERIES], power[QUERIES], total[QUERIES];
+    bool               wary = false;  // of values that are no numbers, in cells that not all queries see
 
     void fit(const Attention & a) {
         queries.resize(QUERIES * a.key);
@@ -93,7 +97,7 @@ static uint64_t visible(const Attention & a, int first, int count, int chunk) {
         }
         const ggml_fp16_t * mask = a.mask_at(first + i) + from;
         for (int c = 0, tile = 0; c < cells; c += Lanes::COUNT, tile++) {
-            if (!Lanes::all_equal(mask + c, 0xfc00)) {  // minus infinity
+            if (!Lanes::all_equal(mask + c, HIDDEN)) {
                 seen |= uint64_t(1) << tile;
             }
         }
@@ -110,18 +114,27 @@ template <class Work> static void each_tile(uint64_t seen, Work work) {
     }
 }
 
-// Scores of a chunk as powers of two: scaled, masked, over ln 2. Returns the largest.
+// Scores of a chunk as powers of two: scaled, masked, over ln 2. Returns the largest; NaN if a cell that is seen has a
+// score that is no number.
 static float mask_scores(const Attention & a, int query, int from, uint64_t seen, float * scores) {
     const ggml_fp16_t * mask  = a.mask_at(query) + from;
     const Floats        scale = Lanes::all(a.scale * LOG2E);
-    Floats              most  = Lanes::all(UNSEEN);
+    const Floats        none  = Lanes::all(UNSEEN);
+    Floats              most  = none, odd = Lanes::zero();
     each_tile(seen, [&](int c) {
         const Floats shift = Lanes::times(Lanes::halves(mask + c), Lanes::all(LOG2E));
-        const Floats t     = Lanes::larger(Lanes::fused(Lanes::floats(scores + c), scale, shift), Lanes::all(UNSEEN));
+        const Floats t     = Lanes::above(shift, none, Lanes::fused(Lanes::floats(scores + c), scale, shift), none);
         Lanes::store(scores + c, t);
-        most = Lanes::larger(most, t);
+        most = Lanes::larger(t, most);  // of NaN and `most`, the latter
+        odd  = Lanes::fused(t, Lanes::zero(), odd);
     });
-    return Lanes::largest(most);
+    return Lanes::any_nan(odd) ? NAN : Lanes::largest(most);
+}
+
+// A query's power after a chunk with this largest score. NaN stays.
+static float raised(float power, float most) {
+    const float whole = nearbyintf(most);
+    return whole <= power || std::isnan(power) ? power : whole;
 }
 
 // Scores of a chunk become weights.
@@ -129,8 +142,8 @@ static void weigh_tiles(uint64_t seen, float * scores, float power) {
     each_tile(seen, [&](int c) {
         if (power > UNSEEN) {
             weigh(scores + c, power);
-        } else {  // the query has seen nothing so far
-            Lanes::store(scores + c, Lanes::zero());
+        } else {  // the query has seen nothing so far, or what is no number
+            Lanes::store(scores + c, Lanes::all(std::isnan(power) ? power : 0.0f));
         }
     });
 }
@@ -160,22 +173,46 @@ static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int 
     return seen;
 }
 
-// Adds the weighed values of a chunk's visible tiles, columns `begin` to `end`.
-static void mix_chunk(const Attention & a, Scratch & s, int key_head, int count, int chunk, uint64_t seen, const float * weights,
-                      int stride, int begin, int end) {
-    const int from = chunk * CHUNK;
-    each_tile(seen, [&](int c) {
-        for (int i = 0; i < Lanes::COUNT; i++) {
-            const ggml_fp16_t * line = a.value_at(key_head, from + c + i);
-            for (int d = begin; d < end; d += Lanes::COUNT) {
-                Lanes::store(s.values.data() + i * a.value + d, Lanes::halves(line + d));
-            }
+// The values of a tile of cells, columns `begin` to `end`; zero where there is a mask that takes a cell away.
+static void take_values(const Attention & a, Scratch & s, int key_head, int cell, int begin, int end, const ggml_fp16_t * mask) {
+    for (int i = 0; i < Lanes::COUNT; i++) {
+        const ggml_fp16_t * line = a.value_at(key_head, cell + i);
+        const bool          none = mask && mask[cell + i] == HIDDEN;
+        for (int d = begin; d < end; d += Lanes::COUNT) {
+            Lanes::store(s.values.data() + i * a.value + d, none ? Lanes::zero() : Lanes::halves(line + d));
         }
-        for (int i = 0; i < count; i += 4) {
-            mix_columns(std::min(4, count - i), weights + i * stride + c, stride, s.values.data() + begin, a.value, end - begin,
-                        s.sums.data() + i * a.value + begin, s.total + i);
+    }
+}
+
+// Adds the weighed values of a chunk's visible tiles, columns `begin` to `end`.
+static void mix_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, uint64_t seen,
+                      const float * weights, int stride, int begin, int end) {
+    const int from = chunk * CHUNK, together = s.wary ? 1 : 4;
+    each_tile(seen, [&](int c) {
+        for (int i = 0; i < count; i += together) {
+            if (i == 0 || s.wary) {
+                take_values(a, s, key_head, from + c, begin, end, s.wary ? a.mask_at(first + i) : nullptr);
+            }
+            mix_columns(std::min(together, count - i), weights + i * stride + c, stride, s.values.data() + begin, a.value,
+                        end - begin, s.sums.data() + i * a.value + begin, s.total + i);
         }
     });
+}
+
+// Runs `sum` for columns `begin` to `end`: once more, warily, if the sums are no numbers.
+template <class Work> static void sum_warily(const Attention & a, Scratch & s, int count, int begin, int end, Work sum) {
+    sum();
+    Floats odd = Lanes::zero();
+    for (int i = 0; i < count; i++) {
+        for (int d = begin; d < end; d += Lanes::COUNT) {
+            odd = Lanes::fused(Lanes::floats(s.sums.data() + i * a.value + d), Lanes::zero(), odd);
+        }
+    }
+    if (Lanes::any_nan(odd)) {
+        s.wary = true;
+        sum();
+        s.wary = false;
+    }
 }
 
 static void begin_sums(const Attention & a, Scratch & s, int count) {
@@ -186,7 +223,7 @@ static void begin_sums(const Attention & a, Scratch & s, int count) {
 
 static void finish_sums(const Attention & a, Scratch & s, int key_head, int first, int count, int begin, int end) {
     for (int i = 0; i < count; i++) {
-        const Floats share = Lanes::all(s.total[i] > 0.0f ? 1.0f / s.total[i] : 0.0f);
+        const Floats share = Lanes::all(s.total[i] == 0.0f ? 0.0f : 1.0f / s.total[i]);
         for (int d = begin; d < end; d += Lanes::COUNT) {
             Lanes::store(a.out_at(key_head, first + i) + d, Lanes::times(Lanes::floats(s.sums.data() + i * a.value + d), share));
         }
@@ -199,15 +236,13 @@ static void take_queries(const Attention & a, Scratch & s, int key_head, int fir
     }
 }
 
-// A block of queries, all chunks.
-static void whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
+static void sum_whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
     float * scores = s.scores.data();
-    take_queries(a, s, key_head, first, count);
     begin_sums(a, s, count);
     for (int chunk = 0; chunk < a.chunks; chunk++) {
         const uint64_t seen = score_chunk(a, s, key_head, first, count, chunk, scores, CHUNK);
         for (int i = 0; i < count && seen; i++) {
-            const float power = std::max(s.power[i], nearbyintf(s.most[i]));
+            const float power = raised(s.power[i], s.most[i]);
             if (power > s.power[i] && s.power[i] > UNSEEN) {
                 const float fall = power - s.power[i] < 120.0f ? ldexpf(1.0f, int(s.power[i] - power)) : 0.0f;
                 float *     sums = s.sums.data() + i * a.value;
@@ -219,8 +254,14 @@ static void whole(const Attention & a, Scratch & s, int key_head, int first, int
             s.power[i] = power;
             weigh_tiles(seen, scores + i * CHUNK, power);
         }
-        mix_chunk(a, s, key_head, count, chunk, seen, scores, CHUNK, 0, a.value);
+        mix_chunk(a, s, key_head, first, count, chunk, seen, scores, CHUNK, 0, a.value);
     }
+}
+
+// A block of queries, all chunks.
+static void whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
+    take_queries(a, s, key_head, first, count);
+    sum_warily(a, s, count, 0, a.value, [&] { sum_whole(a, s, key_head, first, count); });
     finish_sums(a, s, key_head, first, count, 0, a.value);
 }
 
@@ -268,7 +309,7 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
         const uint64_t seen = visible(a, first, count, chunk);
         for (int i = 0; i < count; i++) {
             const int64_t at = key_head * a.queries + first + i;
-            const float   power = nearbyintf(*std::max_element(most + at * a.chunks, most + (at + 1) * a.chunks));
+            const float   power = std::accumulate(most + at * a.chunks, most + (at + 1) * a.chunks, UNSEEN, raised);
             weigh_tiles(seen, scores + at * stride + chunk * CHUNK, power);
         }
     });
@@ -276,11 +317,14 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
         const int part = unit % parts, block = unit / parts % blocks, key_head = unit / parts / blocks;
         const int first = block * QUERIES, count = std::min(QUERIES, a.queries - first);
         const int begin = part * COLUMNS, end = std::min(a.value, begin + COLUMNS);
-        begin_sums(a, s, count);
-        for (int chunk = 0; chunk < a.chunks; chunk++) {
-            const float * weights = scores + int64_t(key_head * a.queries + first) * stride + chunk * CHUNK;
-            mix_chunk(a, s, key_head, count, chunk, visible(a, first, count, chunk), weights, stride, begin, end);
-        }
+        sum_warily(a, s, count, begin, end, [&] {
+            begin_sums(a, s, count);
+            for (int chunk = 0; chunk < a.chunks; chunk++) {
+                const float *  weights = scores + int64_t(key_head * a.queries + first) * stride + chunk * CHUNK;
+                const uint64_t seen    = visible(a, first, count, chunk);
+                mix_chunk(a, s, key_head, first, count, chunk, seen, weights, stride, begin, end);
+            }
+        });
         finish_sums(a, s, key_head, first, count, begin, end);
     });
 }

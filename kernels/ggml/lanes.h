@@ -36,6 +36,10 @@ struct Lanes {
     static Floats floats(const float * x) { return _mm512_loadu_ps(x); }
     static Floats minus(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
     static Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+    static Floats above(Floats x, Floats y, Floats a, Floats b) {  // where x > y, a; else b
+        return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_GT_OQ), b, a);
+    }
+    static bool   any_nan(Floats x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
     static float  largest(Floats x) { return _mm512_reduce_max_ps(x); }
     static float  first(Floats x) { return _mm512_cvtss_f32(x); }
     static Floats rounded(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -105,6 +109,10 @@ struct Lanes {
     static Floats floats(const float * x) { return _mm256_loadu_ps(x); }
     static Floats minus(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
     static Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+    static Floats above(Floats x, Floats y, Floats a, Floats b) {  // where x > y, a; else b
+        return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_GT_OQ));
+    }
+    static bool   any_nan(Floats x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0; }
     static float  largest(Floats x) {
         __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
         four        = _mm_max_ps(four, _mm_movehl_ps(four, four));

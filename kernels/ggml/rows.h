@@ -13,10 +13,14 @@
 #    include "kinds.h"
 
 #    include <algorithm>
+#    include <cmath>
+#    include <limits>
 
 namespace edgellm {
 
 constexpr int BLOCK = 32;  // numbers of an input that share a scale
+constexpr float SMALLEST = 1e-36f;  // less is nothing: the quotient with it would be infinite
+constexpr float LARGEST  = std::numeric_limits<float>::max();
 constexpr int PART  = 64;  // inputs for which the rows are gone through at once: they stay in the L2 cache
 
 // A block of an input: bytes q with a scale d, the sums of their halves, and d times both.
@@ -31,19 +35,24 @@ static inline __m256i rounded(const float * x, __m256 scale) {
     return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
 }
 
-// The first `count` blocks of x.
+// The first `count` blocks of x. All products of a block with NaN or an infinity become NaN.
 static void quantise(const float * x, Input * to, int count) {
-    const __m256  magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     const __m256i order     = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // undoes what packing does to the two halves
     for (int b = 0; b < count; b++, x += BLOCK) {
-        __m256 largest = _mm256_setzero_ps();
+        __m256i largest = _mm256_setzero_si256();  // as bits, of which NaN has more than infinity has, and that than numbers
         for (int i = 0; i < BLOCK; i += 8) {
-            largest = _mm256_max_ps(largest, _mm256_and_ps(_mm256_loadu_ps(x + i), magnitude));
+            largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *) (x + i)), magnitude));
         }
-        __m128 four = _mm_max_ps(_mm256_castps256_ps128(largest), _mm256_extractf128_ps(largest, 1));
-        four        = _mm_max_ps(four, _mm_movehl_ps(four, four));
-        const float most  = _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
-        const __m256 scale = _mm256_set1_ps(most > 0 ? 127.0f / most : 0.0f);
+        __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+        four         = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+        const float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1))));
+        if (!(most > SMALLEST && most <= LARGEST)) {
+            memset(&to[b], 0, sizeof(Input));
+            to[b].d = to[b].sum = most <= LARGEST ? 0.0f : NAN;
+            continue;
+        }
+        const __m256 scale = _mm256_set1_ps(127.0f / most);
 
         const __m256i a = rounded(x, scale), c = rounded(x + 8, scale), e = rounded(x + 16, scale), f = rounded(x + 24, scale);
         const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(a, c), _mm256_packs_epi32(e, f));

@@ -54,6 +54,29 @@ def test_products(ggml: Ggml, kind: str, rows: int, width: int) -> None:
             assert (made[at] == ggml.product(number, matrix, x[at : at + 1], threads=2)[0]).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_shows_in_every_product(ggml: Ggml, kind: str, odd: float) -> None:
+    """Of its own input, and of no other: a model that breaks down is to be noticed."""
+    random = np.random.default_rng(3)
+    number = gguf.GGMLQuantizationType[kind]
+    matrix = ggml.quantised(number, random.standard_normal((32, 512), np.float32))
+    x = random.standard_normal((9, 512), np.float32)
+    alone = ggml.product(number, matrix, x, threads=1)
+    x[4, 100] = odd
+    made = ggml.product(number, matrix, x, threads=2)
+    assert np.isnan(made[4]).all()
+    assert (np.delete(made, 4, 0) == np.delete(alone, 4, 0)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_smallest_numbers_are_nothing(ggml: Ggml, kind: str) -> None:
+    random = np.random.default_rng(4)
+    number = gguf.GGMLQuantizationType[kind]
+    matrix = ggml.quantised(number, random.standard_normal((32, 512), np.float32))
+    assert (ggml.product(number, matrix, np.full((1, 512), 1e-41, np.float32), threads=1) == 0).all()
+
+
 # key, value, heads, key heads: grouped heads, one key head, none grouped, latent attention
 SHAPES = [(64, 64, 9, 3), (256, 256, 4, 1), (80, 80, 4, 4), (192, 128, 2, 1), (576, 512, 16, 1)]
 CELLS = 768
@@ -115,3 +138,45 @@ def test_a_row_that_sees_nothing_is_nothing(ggml: Ggml) -> None:
     made = ggml.attention(q, cells, cells, mask, 2)
     assert (made[0] == 0).all()
     assert (made[1] == 1).all()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+@pytest.mark.parametrize("of_keys", [True, False])
+def test_what_is_no_number_shows_where_it_is_seen_alone(ggml: Ggml, odd: float, of_keys: bool) -> None:
+    """In a cell of keys or values, beside others of the same tile; for any number of rows and threads."""
+    random = np.random.default_rng(7)
+    rows, cells = 40, 768
+    q = random.standard_normal((rows, 6, 64), np.float32)
+    k, v = (random.standard_normal((cells, 2, 64), np.float32).astype(np.float16) for _ in range(2))
+    mask = np.where(np.arange(cells) <= cells - rows + np.arange(rows)[:, None], 0, -np.inf).astype(np.float16)
+    mask[:, 70:80] = -np.inf
+    expected = ggml.attention(q, k, v, mask, 1)
+    (k if of_keys else v)[[75, cells - 10]] = odd  # nobody sees the first; the last rows see the second
+    sees = mask[:, cells - 10] == 0
+    for count in (1, 3, rows):
+        for threads in (1, 2, 3):
+            made = ggml.attention(q[-count:], k, v, mask[-count:], threads)
+            hit = sees[-count:]
+            assert (made[~hit] == expected[-count:][~hit]).all()
+            assert not np.isfinite(made[hit]).any()
+
+
+def test_a_query_that_is_no_number(ggml: Ggml) -> None:
+    random = np.random.default_rng(8)
+    q = random.standard_normal((3, 4, 64), np.float32)
+    k, v = (random.standard_normal((512, 2, 64), np.float32).astype(np.float16) for _ in range(2))
+    mask = np.zeros((3, 512), np.float16)
+    expected = ggml.attention(q, k, v, mask, 1)
+    q[1, :, 5] = np.nan
+    for threads in (1, 2):
+        made = ggml.attention(q, k, v, mask, threads)
+        assert np.isnan(made[1]).all()
+        assert (made[[0, 2]] == expected[[0, 2]]).all()
+
+
+def test_scores_far_below_zero_weigh_as_others_do(ggml: Ggml) -> None:
+    random = np.random.default_rng(9)
+    q, k = np.full((2, 2, 64), 300, np.float32), np.full((256, 2, 64), -300, np.float16)
+    v = random.standard_normal((256, 2, 64), np.float32).astype(np.float16)
+    made = ggml.attention(q, k, v, np.zeros((2, 256), np.float16), 2)
+    assert np.allclose(made, np.tile(v.astype(np.float32).mean(0), (2, 1, 1)), atol=1e-5)
