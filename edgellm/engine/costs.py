@@ -16,6 +16,9 @@ _EDGES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384
 _WEIGHT = 0.2  # of the newest measurement
 _WIDE = 64  # tokens
 _DEPTH = 64.0  # tokens by which depths must differ to tell of attention
+_GUESSED_DEPTH = (
+    2000.0  # where attention costs as much as all else, before any of it was measured: a model of some 0.5B
+)
 
 
 def _none(_tokens: int) -> float:
@@ -62,10 +65,14 @@ class StepCosts:
         self._points = sorted((each.tokens, self._base_of(each)) for each in self._classes.values())
 
     def _slope(self, *, wide: bool) -> float:
-        """Seconds per pair: the slope common to the classes of a kind, drawn to 0 where depths hardly differ."""
+        """Seconds per pair: the slope common to the classes of a kind, drawn to a guess where depths hardly differ."""
         kind = [each for each in self._classes.values() if (each.tokens >= _WIDE) == wide]
+        if not kind:
+            return 0.0
+        guess = min(each.token_s for each in kind) / _GUESSED_DEPTH
         variance = sum(each.variance for each in kind) + _DEPTH**2
-        return max(0.0, sum(each.covariance for each in kind) / variance)
+        covariance = sum(each.covariance for each in kind) + guess * _DEPTH**2
+        return max(0.0, covariance / variance)
 
     def _base_of(self, known: _Class) -> float:
         attention = self._pair_s[known.tokens >= _WIDE] * known.depth

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgellm.engine.costs import StepCosts
 
 
@@ -84,3 +86,14 @@ def test_narrow_steps_pay_more_for_what_they_look_at() -> None:
     deep = 33 * 1800.0
     assert 0.7 < costs.predict(33, deep) / true_seconds(33, deep) < 1.3
     assert costs.predict(33, deep) > 0.8 * costs.predict(64, 64 * 1800.0)
+
+
+def test_attention_is_guessed_at_before_any_was_measured() -> None:
+    """A first prompt's second chunk must not be planned as if it looked at nothing."""
+    costs = StepCosts()
+    costs.observe(256, 0.256, pairs=256 * 128)
+    guess = costs.predict(256, 256 * 1128) / costs.predict(256, 256 * 128)
+    assert 1.3 < guess < 1.7
+    for depth in (128, 628, 1128, 1628) * 4:  # it costs nothing, as it turns out
+        costs.observe(256, 0.256, pairs=256 * depth)
+    assert costs.predict(256, 256 * 1628) == pytest.approx(0.256, rel=0.02)

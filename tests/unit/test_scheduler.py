@@ -38,14 +38,17 @@ def test_decoding_jobs_run_in_every_step_while_a_prompt_is_prefilled() -> None:
 
 @ONE_BY_ONE
 def test_steps_stay_within_their_time() -> None:
-    """At a millisecond per token: 100 tokens while someone reads, 150 otherwise, never less than 64."""
+    """At a millisecond per token: 100 tokens while someone reads, 150 otherwise, never less than 64.
+
+    A little less at first, when attention is guessed at: it costs nothing here.
+    """
     bench = Bench(
         placement(batch_tokens=512, capacity=4096, context=1024),
         limits=Limits(step_s=0.15, decode_step_s=0.1),
     )
     bench.add("alone", tokens(600), 20)
     bench.step()
-    assert sum(len(row.tokens) for row in bench.runner.steps[-1]) == 150
+    assert 140 < sum(len(row.tokens) for row in bench.runner.steps[-1]) <= 150
     for _ in range(4):
         bench.step()
     bench.add("second", tokens(600, 9), 2)
