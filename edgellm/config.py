@@ -87,7 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         DraftMode, Meta(description="Guess ahead: auto where it cannot change the text, always where it pays, off")
     ] = "auto"
     exact: Annotated[
-        bool, Meta(description="Text that nothing but the request decides: no company, no cache; slower prompts")
+        bool, Meta(description="The same text for the same request, alone or in company, cached or not")
     ] = False
     threads: Annotated[int, Meta(ge=0, le=1024, description="CPU threads; 0: the usable physical cores")] = 0
     mmap: Annotated[bool, Meta(description="Map model files into memory instead of reading them")] = True

@@ -129,6 +129,6 @@ def _add(delta: TextDelta | ReasoningDelta, turn: Turn, answer: Answer | None) -
 
 def _told(progress: Progress) -> str:
     if progress.stage == "queue":
-        return f"waiting: {progress.total:.0f} requests ahead"
+        return f"waiting: {progress.total:.0f} ahead"
     share = progress.done / progress.total if progress.total else 0.0
     return f"{_WORDS[progress.stage]} … {100 * min(1.0, share):.0f} %"

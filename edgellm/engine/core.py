@@ -26,6 +26,7 @@ from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, Invalid
 
 SLIDING_CONTEXTS = 4  # longest answer, in contexts, where old tokens may slide out and nothing else limits it
 MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
+TOLD_S = 1.0  # between two words to those who wait
 
 
 class EngineCore:
@@ -48,6 +49,7 @@ class EngineCore:
         self._choices: dict[Job, Choice] = {}
         self._end = tokenizer.end_of_generation
         self.pipeline = Pipeline(runner)
+        self._told = time.monotonic()
 
     @property
     def idle(self) -> bool:
@@ -156,7 +158,18 @@ class EngineCore:
                 continue  # ended before: drafts or the next step ran on, or another choice of its request broke
             events = self._take(choice, outcome) if isinstance(outcome, Drawn) else self._break(choice, outcome)
             emitted.extend((choice.answer.request.id, event) for event in events)
-        return emitted
+        return emitted + self._tell_waiting(done.now)
+
+    def _tell_waiting(self, now: float) -> list[Emission]:
+        """Now and then, to each that has not begun: how many came before it and are not done."""
+        if now - self._told < TOLD_S:
+            return []
+        self._told = now
+        return [
+            (name, Progress("queue", 0.0, float(ahead)))
+            for ahead, (name, answer) in enumerate(self._answers.items())
+            if ahead and not answer.announced
+        ]
 
     def _announce(self, step: Step) -> list[Emission]:
         """Started for those whose first step this is, progress for those in a long prefill."""

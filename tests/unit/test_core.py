@@ -94,6 +94,18 @@ def test_a_long_prefill_reports_progress() -> None:
     assert len(progress) == 3
 
 
+def test_who_waits_is_told_how_many_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = core()
+    monkeypatch.setattr("edgellm.engine.core.TOLD_S", 0.0)
+    prompt = [i % 200 for i in range(200)]  # the second finds the first's computed, and waits for that
+    events = run(made, *made.add(request("a"), prompt), *made.add(request("b"), prompt))
+    queued = [event for event in events["b"] if isinstance(event, Progress) and event.stage == "queue"]
+    assert queued
+    assert {event.total for event in queued} == {1.0}
+    assert events["b"].index(queued[-1]) < next(n for n, event in enumerate(events["b"]) if isinstance(event, Started))
+    assert not [event for event in events["a"] if isinstance(event, Progress) and event.stage == "queue"]
+
+
 def test_the_models_own_end_is_not_text() -> None:
     made, _ = core(FakeBehaviour(end_at=15))
     events = run(made, *made.add(request(), list(range(10))))["r"]
