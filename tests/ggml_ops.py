@@ -49,7 +49,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Ggml:
-    """As much of ggml's interface as one product takes."""
+    """Each of these functions is a method, without its "ggml_"."""
 
     def __init__(self) -> None:
         library = self._library = ctypes.CDLL(_path())

@@ -18,21 +18,7 @@ def logits(path: Path, ids: Sequence[int], context: int) -> npt.NDArray[np.float
     """Shape (tokens, vocabulary), computed in F32 with an F32 cache."""
     lib = library()
     api: Any = lib.api
-    params = api.llama_model_default_params()
-    params.n_gpu_layers = 0
-    pointer = api.llama_model_load_from_file(str(path).encode(), params)
-    assert pointer, lib.log.problem()
-    model = Model(lib, pointer)
-    params = api.llama_context_default_params()
-    params.n_ctx = context
-    params.n_batch = params.n_ubatch = params.n_outputs_max = max(len(ids), 1)
-    params.n_outputs_max_per_seq = params.n_outputs_max
-    params.n_seq_max = 1
-    params.n_threads = params.n_threads_batch = 1
-    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.type_k = params.type_v = api.GGML_TYPE_F32
-    pointer = api.llama_init_from_model(model.pointer, params)
-    assert pointer, lib.log.problem()
+    model, pointer = _opened(path, context, max(len(ids), 1))
     batch = api.llama_batch_init(len(ids), 0, 1)
     try:
         _fill(batch, ids)
@@ -49,36 +35,45 @@ def embeddings(path: Path, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.flo
     """Shape (texts, dimensions), pooled as the file says, each text alone, in F32 with an F32 cache."""
     lib = library()
     api: Any = lib.api
+    longest = max(map(len, texts))
+    model, pointer = _opened(path, longest, longest, embeds=True)
+    memory = api.llama_get_memory(pointer)
+    run = api.llama_decode if memory else api.llama_encode
+    size = int(api.llama_model_n_embd_out(model.pointer))
+    found = []
+    batch = api.llama_batch_init(longest, 0, 1)
+    try:
+        for ids in texts:
+            _fill(batch, ids)
+            assert run(pointer, batch) == 0, lib.log.problem()
+            found.append(np.ctypeslib.as_array(api.llama_get_embeddings_seq(pointer, 0), (size,)).copy())
+            if memory:
+                api.llama_memory_clear(memory, False)
+        return np.stack(found)
+    finally:
+        api.llama_batch_free(batch)
+        api.llama_free(pointer)
+
+
+def _opened(path: Path, context: int, batch: int, *, embeds: bool = False) -> tuple[Model, Any]:
+    """The model, and a context of one sequence, which the caller frees."""
+    lib = library()
+    api: Any = lib.api
     params = api.llama_model_default_params()
     params.n_gpu_layers = 0
     pointer = api.llama_model_load_from_file(str(path).encode(), params)
     assert pointer, lib.log.problem()
     model = Model(lib, pointer)
     params = api.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = max(map(len, texts))
-    params.n_outputs_max_per_seq = params.n_outputs_max
+    params.n_ctx = context
+    params.n_batch = params.n_ubatch = params.n_outputs_max = params.n_outputs_max_per_seq = batch
     params.n_threads = params.n_threads_batch = params.n_seq_max = 1
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.type_k = params.type_v = api.GGML_TYPE_F32
-    params.embeddings = True
-    context = api.llama_init_from_model(model.pointer, params)
-    assert context, lib.log.problem()
-    memory = api.llama_get_memory(context)
-    run = api.llama_decode if memory else api.llama_encode
-    size = int(api.llama_model_n_embd_out(model.pointer))
-    found = []
-    batch = api.llama_batch_init(params.n_batch, 0, 1)
-    try:
-        for ids in texts:
-            _fill(batch, ids)
-            assert run(context, batch) == 0, lib.log.problem()
-            found.append(np.ctypeslib.as_array(api.llama_get_embeddings_seq(context, 0), (size,)).copy())
-            if memory:
-                api.llama_memory_clear(memory, False)
-        return np.stack(found)
-    finally:
-        api.llama_batch_free(batch)
-        api.llama_free(context)
+    params.embeddings = embeds
+    pointer = api.llama_init_from_model(model.pointer, params)
+    assert pointer, lib.log.problem()
+    return model, pointer
 
 
 def _fill(batch: Any, ids: Sequence[int]) -> None:
