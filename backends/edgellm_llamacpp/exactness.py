@@ -14,11 +14,10 @@ from typing import Any
 from edgellm.contracts.engine import ModelFile, Placement, TensorInfo
 from edgellm.errors import LoadFailed
 from edgellm_llamacpp.builds import ask
-from edgellm_llamacpp.repacking import repacked
+from edgellm_llamacpp.repacking import OWN_GROUP, repacked
 
 ALWAYS = 2**31
 GRACE_S = 3.0  # beyond the load itself; on a machine too busy to answer, this load does without, and the next may not
-ROWS = 16  # the canary's matrices have a multiple of it
 EXACT_MICRO_BATCH = 63  # llama.cpp's attention of 64 rows and more is done in tiles, which round otherwise
 
 
@@ -91,4 +90,4 @@ def _way(tensor: TensorInfo, repacks: bool) -> str:
     """ "plain", "repacked", or what nobody measures: kernels go by groups of rows, and the canary's come out even."""
     if not repacks or not repacked(tensor.type, tensor.shape):
         return "plain"
-    return "odd" if tensor.shape[-1] % ROWS else "repacked"
+    return "odd" if tensor.shape[-1] % OWN_GROUP else "repacked"

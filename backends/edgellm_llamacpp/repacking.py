@@ -19,7 +19,7 @@ _AMX: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS
 _AVX2: Final = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 _NEON: Final = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4"})
 _OWN: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})  # kernels/ggml/, where the build has them
-_OWN_GROUP: Final = 16  # rows
+OWN_GROUP: Final = 16  # rows
 _OWN_MARK: Final = b"edgellm: rows side by side"
 _OWN_ATTENTION_MARK: Final = b"edgellm: a lane for each cell"
 _GROUP: Final = 8  # rows are rearranged in groups of so many (of 4 on some, which makes no difference to a vocabulary)
@@ -37,7 +37,7 @@ def repacked(kind: str, shape: tuple[int, ...], flags: Set[str] | None = None, o
         return True
     if "avx2" in flags and (kind in _AVX2 or (kind == "Q2_K" and "avx512f" in flags)):
         return True
-    if "avx2" in flags and kind in _OWN and shape[-1] % _OWN_GROUP == 0:
+    if "avx2" in flags and kind in _OWN and shape[-1] % OWN_GROUP == 0:
         return own_kernels() if own is None else own
     return "asimddp" in flags and kind in _NEON
 

@@ -18,5 +18,5 @@ runner        TokenRunner: steps, drafts, results
 encoder       whole texts in, a state for each of their tokens out; both_ways: the same of a decoder's layers
 embedding     EmbeddingRunner: states of an encoder or a decoder, pooled; its parts: load_embedder, pooling …
 sampling/     the sampler chain, for all rows of a step at once
-tokenizer     text to ids and back; its parts: splitting, sentencepiece, wordpiece, special_tokens
+tokenizer     text to ids and back; its parts: splitting, sentencepiece, wordpiece, words, special_tokens
 """

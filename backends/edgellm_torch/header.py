@@ -81,7 +81,7 @@ class Header:
     def vocabulary(self) -> int:
         shape = self.tensor("token_embd.weight").shape
         if len(shape) != 2:
-            raise LoadFailed(f"{self.model.path.name}: tensor token_embd.weight has the shape {shape}", hint=_AGAIN)
+            raise self.damaged(f"tensor token_embd.weight has the shape {shape}")
         return shape[1]
 
     def head_size(self, which: str = "key") -> int:
@@ -142,19 +142,20 @@ class Header:
         """Check a tensor that is going to be read: its shape, outermost last, and that its type is known."""
         found = self.tensor(name)
         if found.shape != shape:
-            raise LoadFailed(
-                f"{self.model.path.name}: tensor {name} has the shape {found.shape}; its other numbers say {shape}",
-                hint=_AGAIN,
-            )
+            raise self.damaged(f"tensor {name} has the shape {found.shape}; its other numbers say {shape}")
         if found.type not in BLOCKS:
             raise LoadFailed(
                 f"{self.model.path.name}: tensor {name} is stored as {found.type}, which this engine does not know",
                 hint="it knows " + ", ".join(BLOCKS) + "; leave the choice of engine to edgellm, or take another file",
             )
 
+    def damaged(self, what: str) -> LoadFailed:
+        """The error for a header that contradicts itself."""
+        return LoadFailed(f"{self.model.path.name}: {what}", hint=_AGAIN)
+
     def _bad(self, key: str, value: object, expected: str) -> NoReturn:
         said = "is missing" if value is None else f"is {str(value)[:40]}, not {expected}"
-        raise LoadFailed(f"{self.model.path.name}: {self.model.architecture}.{key} {said}", hint=_AGAIN)
+        raise self.damaged(f"{self.model.architecture}.{key} {said}")
 
     # -- parts as most families have them
 

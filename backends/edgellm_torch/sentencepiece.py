@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from edgellm_torch.words import WordMemory
+
 SPACE: Final = "\u2581"  # stands for a space in tokens
 _WORDS: Final = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
-_LONGEST_KEPT: Final = 40  # characters of a word that is remembered
-_MOST_KEPT: Final = 1 << 16  # words
 
 
 class SentencePiece:
@@ -39,21 +39,11 @@ class SentencePiece:
             for at in _inner_spaces(text)
             if text[at - 1] != SPACE  # runs are one word
         }
-        self._known: dict[str, list[int]] = {}
+        self._memory = WordMemory(self._merged)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, in which spaces are already SPACE. Its words are merged one by one, and remembered."""
-        found: list[int] = []
-        for word in self._words(text):
-            ids = self._known.get(word)
-            if ids is None:
-                ids = self._merged(word)
-                if len(word) <= _LONGEST_KEPT:
-                    if len(self._known) >= _MOST_KEPT:
-                        self._known = {}
-                    self._known[word] = ids
-            found += ids
-        return found
+        return self._memory.ids(self._words(text))
 
     def _words(self, text: str) -> list[str]:
         words = _WORDS.findall(text)

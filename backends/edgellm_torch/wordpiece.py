@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from edgellm_torch.sentencepiece import SPACE  # begins a word in the vocabulary
+from edgellm_torch.words import WordMemory
 
 _SPACES: Final = frozenset("\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000") | frozenset(
     map(chr, range(0x2000, 0x200B))
@@ -20,8 +21,6 @@ _CHINESE: Final = (
     *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
     *((0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0x2F800, 0x2FA1F)),
 )
-_LONGEST_KEPT: Final = 40  # characters of a word that is remembered
-_MOST_KEPT: Final = 1 << 16  # words
 
 
 class WordPiece:
@@ -41,22 +40,12 @@ class WordPiece:
         for text in ids:
             lengths.setdefault(text[0], set()).add(len(text))
         self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
-        self._known: dict[str, list[int]] = {}
+        self._memory = WordMemory(lambda word: self._pieces(SPACE + word))
 
     def encode(self, text: str) -> list[int]:
         if self._bare:
             text = unicodedata.normalize("NFD", text)
-        found: list[int] = []
-        for word in text.translate(self._plain).split():
-            ids = self._known.get(word)
-            if ids is None:
-                ids = self._pieces(SPACE + word)
-                if len(word) <= _LONGEST_KEPT:
-                    if len(self._known) >= _MOST_KEPT:
-                        self._known = {}
-                    self._known[word] = ids
-            found += ids
-        return found
+        return self._memory.ids(text.translate(self._plain).split())
 
     def _pieces(self, word: str) -> list[int]:
         """All of the word, or nothing of it."""

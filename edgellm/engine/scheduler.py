@@ -59,9 +59,6 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         """Queue a job. Its prompt and its answer must fit the context; the caller has checked."""
-        self._queue(job)
-
-    def _queue(self, job: Job) -> None:
         self.waiting.append(job)
         self._full = False
 
@@ -91,7 +88,7 @@ class Scheduler:
         elif job.sequence is not None:
             self.active.remove(job)
             self._release(job, keep=False)
-            self._queue(job)
+            self.add(job)
         job.tokens = kept + job.tokens[keep + dropped :]
         job.guesses = None
         return dropped
@@ -373,7 +370,7 @@ class Scheduler:
         self._release(job, keep=True)
         job.suspensions += 1
         self.suspended += 1
-        self._queue(job)
+        self.add(job)
         return job
 
     def _make_room(self, refused: Iterable[Job]) -> list[Broken]:

@@ -121,8 +121,9 @@ class Speculator:
                 continue
             if self.model is not None:
                 return True
-            standing = job.guesses is not None and job.guesses.tokens
-            guesses = job.guesses if standing and job.guesses is not None else self._look(job)
+            guesses = job.guesses
+            if guesses is None or not guesses.tokens:
+                guesses = self._look(job)
             most = min(len(guesses.tokens) - 1, self._room_for(rows, placed))
             if most > 0 and self._worth(guesses, _kind(guesses.matched + 1), most, rows, float(rows))[0]:
                 return True

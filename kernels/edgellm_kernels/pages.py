@@ -148,7 +148,10 @@ class Ragged:
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device=self.tables.device)
 
     def places(self, sequence: int, first: int, end: int, block_size: int) -> Tensor:
-        """The slots of a sequence's positions first to end - 1: int64 [end - first]. All layers ask."""
+        """The slots of a sequence's positions first to end - 1: int64 [end - first].
+
+        A view of what is kept for all positions of the sequence: every layer asks.
+        """
         if end > self.tables.shape[1] * block_size:
             raise ValueError(f"position {end - 1} lies beyond a table of {self.tables.shape[1]} blocks")
         key = (sequence, block_size)

@@ -13,7 +13,6 @@ from edgellm_torch.config import Dense, Encoder, EncoderLayer, Gated, LayerNorm,
 from edgellm_torch.header import Header
 
 _ALIBI: Final = 8.0
-_AGAIN: Final = "the file is damaged or not what it says; pull the model again, or get it from elsewhere"
 
 
 def bert(header: Header) -> Encoder:
@@ -23,7 +22,7 @@ def bert(header: Header) -> Encoder:
 def nomic_bert(header: Header) -> Encoder:
     rope = header.rope("neox", dims=header.size("rope.dimension_count", header.share()))
     if rope.dims > header.share():
-        raise _odd(header, f"rope.dimension_count is {rope.dims}, and a head has {header.share()} numbers")
+        raise header.damaged(f"rope.dimension_count is {rope.dims}, and a head has {header.share()} numbers")
     return _encoder(header, [_layer(header, n, header.gated(n)) for n in range(header.layers)], rope=rope)
 
 
@@ -94,7 +93,7 @@ def _heads(header: Header, layer: int) -> tuple[int, int, int]:
     kv_heads = header.size("attention.head_count_kv", heads, layer)
     size = header.width // heads
     if size * heads != header.width or heads % kv_heads:
-        raise _odd(header, f"{heads} heads, {kv_heads} of keys, do not share a width of {header.width}")
+        raise header.damaged(f"{heads} heads, {kv_heads} of keys, do not share a width of {header.width}")
     return heads, kv_heads, size
 
 
@@ -118,7 +117,3 @@ def _dense(header: Header, layer: int, *, may_gate: bool = False) -> Dense:
     halves = may_gate and header.tensor(f"{at}up.weight").shape[-1] == 2 * size
     up = header.linear(f"{at}up", width, 2 * size if halves else size)
     return Dense(up, header.linear(f"{at}down", size, width), halves=halves)
-
-
-def _odd(header: Header, what: str) -> LoadFailed:
-    return LoadFailed(f"{header.model.path.name}: {what}", hint=_AGAIN)
