@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from edgellm.contracts.ranges import Count, CountOrNone, PositiveShare, Share, Temperature
+from edgellm.contracts.ranges import Count, CountOrZero, PositiveShare, Share, Temperature
 from edgellm.contracts.request import GenerateRequest, Message, Sampling
 from edgellm.errors import InvalidRequest
 from edgellm.presets import NAMES, PresetName
@@ -28,7 +28,7 @@ class Setting(msgspec.Struct, frozen=True):
 SAMPLING: dict[str, Setting] = {
     "temperature": Setting(Temperature, "0 or more", "randomness; 0 takes the likeliest"),
     "top_p": Setting(PositiveShare, "above 0, to 1", "keep the likeliest up to this probability"),
-    "top_k": Setting(CountOrNone, _COUNT, "keep this many of the likeliest; 0 keeps all"),
+    "top_k": Setting(CountOrZero, _COUNT, "keep this many of the likeliest; 0 keeps all"),
     "min_p": Setting(Share, "0 to 1", "keep those at least this likely, beside the best"),
     "seed": Setting(Annotated[int, Meta(ge=0, le=_LARGEST_SEED)], "a whole number", "same seed, same answer"),
 }

@@ -46,32 +46,18 @@ class TorchPlugin:
     def supports(self, model: ModelFile) -> str | None:
         """From the header: the architecture, every tensor's shape and type, the tokenizer's kind."""
         from edgellm_torch.architectures import decoder
-        from edgellm_torch.tokenizer import refusal
 
-        if not model.tensors:
-            return "the file holds a vocabulary and no weights"
         if makes_embeddings(model):
             return f"this {model.architecture} model makes embeddings, not text"
-        try:
-            decoder(model)
-            return refusal(model)
-        except EdgeError as error:
-            return error.message
+        return _refusal(model, decoder)
 
     def embeds(self, model: ModelFile) -> str | None:
         """From the header, too."""
         from edgellm_torch.pooling import embedding_parts
-        from edgellm_torch.tokenizer import refusal
 
         if not makes_embeddings(model):
             return f"this {model.architecture} model is not made for embeddings"
-        if not model.tensors:
-            return "the file holds a vocabulary and no weights"
-        try:
-            embedding_parts(model)
-            return refusal(model)
-        except EdgeError as error:
-            return error.message
+        return _refusal(model, embedding_parts)
 
     @property
     def kv_types(self) -> tuple[str, ...]:
@@ -109,6 +95,19 @@ class TorchPlugin:
         from edgellm_torch.load_embedder import load_embedder
 
         return load_embedder(model, placement, progress)
+
+
+def _refusal(model: ModelFile, parts: Callable[[ModelFile], object]) -> str | None:
+    """Why a file is none that `parts` can take apart, and whose text the tokenizer can cut."""
+    from edgellm_torch.tokenizer import refusal
+
+    if not model.tensors:
+        return "the file holds a vocabulary and no weights"
+    try:
+        parts(model)
+        return refusal(model)
+    except EdgeError as error:
+        return error.message
 
 
 def _require_library() -> None:

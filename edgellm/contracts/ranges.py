@@ -1,4 +1,4 @@
-"""How much of anything may be asked for: in every dialect of HTTP, on the command line, in the chat and in settings."""
+"""How much of anything may be asked for: in every dialect of HTTP, on the command line and in the chat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Meta
 
 MOST: Final = 2**31 - 1  # of anything that is counted
 Count = Annotated[int, Meta(ge=1, le=MOST)]
-CountOrNone = Annotated[int, Meta(ge=0, le=MOST)]
+CountOrZero = Annotated[int, Meta(ge=0, le=MOST)]
 Token = Annotated[int, Meta(ge=0, le=MOST)]
 LookBack = Annotated[int, Meta(ge=-1, le=MOST)]  # tokens; -1: the whole context
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from edgellm.contracts.ranges import (
     Count,
-    CountOrNone,
+    CountOrZero,
     LookBack,
     Penalty,
     PositiveShare,
@@ -37,7 +37,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
     temperature: Temperature | None = None
     top_p: PositiveShare | None = None
-    top_k: CountOrNone | None = None
+    top_k: CountOrZero | None = None
     seed: int | None = None  # 64 bits, signed or not
     min_p: Share | None = None
     typical_p: PositiveShare | None = None
