@@ -290,7 +290,10 @@ class DaemonClient:
         return Failed((error if isinstance(error, EdgeError) else self._gone(error)).info)
 
     def _gone(self, error: Exception | None) -> DaemonGone:
-        why = f": {error}" if error is not None and str(error) else ""
+        import httpx2
+
+        # What else the library says of a lost connection is about HTTP; `--debug` shows it.
+        why = f": {SILENCE_S:.0f} s of silence" if isinstance(error, httpx2.ReadTimeout) else ""
         return DaemonGone(
             f"the connection to the daemon broke off{why}",
             hint="try again: that starts a daemon",

@@ -6,9 +6,11 @@ import asyncio
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
 from starlette.requests import Request
 
 from edgellm.errors import InvalidRequest
@@ -67,7 +69,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         if "got `float`" not in str(error):
-            raise invalid(error) from error
+            raise invalid(error, kind) from error
         return _decode_with_whole_floats(body, kind)
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
@@ -83,7 +85,7 @@ def _decode_with_whole_floats(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.convert(_whole(msgspec.json.decode(body)), kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise invalid(error) from error
+        raise invalid(error, kind) from error
 
 
 def _whole(value: Any) -> Any:
@@ -102,8 +104,8 @@ def _too_large(limits: Limits) -> Refusal:
     )
 
 
-def invalid(error: msgspec.ValidationError) -> InvalidRequest:
-    """msgspec's words, turned into ours: "Expected `int` >= 1 - at `$.n`" and the like."""
+def invalid(error: msgspec.ValidationError, kind: type) -> InvalidRequest:
+    """msgspec's words for what is no `kind`, turned into ours: "Expected `int` >= 1 - at `$.n`" and the like."""
     message = str(error)
     at = _AT.search(message)
     path = at.group(2).replace("[...]", "") if at else ""  # which of a mapping's values, msgspec does not say
@@ -120,10 +122,31 @@ def invalid(error: msgspec.ValidationError) -> InvalidRequest:
         path = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
         return InvalidRequest(f"{path[:200]} is not supported", hint="leave it out", param=path[:200])
     if message.startswith("Invalid enum value"):
-        message = "not one of the allowed values"
+        message = f"must be {' or '.join(_allowed(kind, path)) or 'one of the allowed values'}"
     message = message.replace("`", "").replace(" | ", " or ").replace("array", "list")
     message = message[:1].lower() + message[1:]
     return InvalidRequest(f"{path or 'the body'}: {message}", param=path or None)
+
+
+def _allowed(kind: type, path: str) -> list[str]:
+    """The values that a field takes which is an enumeration; path: `messages[0].role`."""
+    found = [msgspec.inspect.type_info(kind)]
+    for name in re.findall(r"\w+", path):
+        found = [inner for outer in _apart(found) for inner in _inside(outer, name)]
+    literals = [one for one in _apart(found) if isinstance(one, msgspec.inspect.LiteralType)]
+    return [str(value) for literal in literals for value in literal.values]
+
+
+def _apart(types: Iterable[msgspec.inspect.Type]) -> Iterator[msgspec.inspect.Type]:
+    for one in types:
+        yield from _apart(one.types) if isinstance(one, msgspec.inspect.UnionType) else (one,)
+
+
+def _inside(outer: msgspec.inspect.Type, name: str) -> list[msgspec.inspect.Type]:
+    if isinstance(outer, msgspec.inspect.ListType):
+        return [outer.item_type]
+    fields = outer.fields if isinstance(outer, msgspec.inspect.StructType) else ()
+    return [field.type for field in fields if field.encode_name == name]
 
 
 def _blamed(body: bytes) -> tuple[str, str] | None:

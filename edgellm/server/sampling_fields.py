@@ -77,7 +77,7 @@ def check_sampling(request: GenerateRequest) -> None:
     try:
         fields = msgspec.convert(msgspec.structs.asdict(request.sampling), SamplingFields)
     except msgspec.ValidationError as error:
-        raise invalid(error) from error
+        raise invalid(error, SamplingFields) from error
     sampling_of(fields)
     for name, value, low, high in (
         ("n", request.n, 1, CHOICES),

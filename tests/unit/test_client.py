@@ -212,6 +212,7 @@ def test_a_daemon_that_is_gone_fails(server: Server) -> None:
     with DaemonClient(msgspec.structs.replace(info_of(server), url="http://127.0.0.1:9")) as daemon:
         (event,) = daemon.generate(REQUEST)
         assert isinstance(event, Failed)
+        assert event.error.message == "the connection to the daemon broke off"
         with pytest.raises(Unavailable):
             daemon.ps()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -325,6 +326,18 @@ def test_case_11_bad_values_are_refused_by_name(fields: dict[str, Any], param: s
         chat(**fields)
     assert caught.value.param == param
     assert param in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context_overflow": "cut"}, "context_overflow: must be error or slide"),
+        ({"reasoning_effort": "much"}, "reasoning_effort: must be high or low or medium or minimal or none or xhigh"),
+    ],
+)
+def test_what_an_enumeration_takes_is_said(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
+        chat(**fields)
 
 
 @pytest.mark.parametrize("prompt", [[], [[]], None, 5, [1, "a"], [1, True], [-1], [[1, -1]], ["a", "b"], [1.5]])
