@@ -8,6 +8,7 @@ of company, of what was cached, and of drafts.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
@@ -20,6 +21,9 @@ ALWAYS = 2**31
 GRACE_S = 3.0  # beyond the load itself; on a machine too busy to answer, this load does without, and the next may not
 EXACT_MICRO_BATCH = 63  # llama.cpp's attention of 64 rows and more is done in tiles, which round otherwise
 
+_OTHER_SCORES = frozenset({"gemma2", "baichuan", "bloom", "refact", "jina-bert-v2"})  # whatever their keys say
+_REGISTER = 16  # numbers
+
 
 def unsplit(api: Any) -> bool:
     """Whether this build's attention rounds the same for one row over a long context as for several."""
@@ -31,6 +35,25 @@ def untiled(api: Any) -> bool:
     """Whether a row comes out the same in steps of any size."""
     answer = ask(api, "exact", "Q8_0")
     return answer is not None and bool(json.loads(answer).get("tiles"))
+
+
+def ordinary(model: ModelFile) -> bool:
+    """Whether all its attention is of the kind that kernels/ggml/ does: the rest goes llama.cpp's way, in tiles.
+
+    Not so: scores that are capped or biased by distance, sinks, and heads that fill no whole registers.
+    """
+    arch = model.architecture
+    keys = {key.removeprefix(f"{arch}."): value for key, value in model.metadata.items()}
+    if arch in _OTHER_SCORES or keys.get("attention.max_alibi_bias"):
+        return False
+    if any("attn_sinks" in tensor.name for tensor in model.tensors):
+        return False
+    sizes = [value for key, value in keys.items() if re.fullmatch(r"attention\.(key|value)_length.*", key)]
+    if not {"attention.key_length", "attention.value_length"} <= keys.keys():
+        heads = keys.get("attention.head_count", 1)
+        most = max(heads) if isinstance(heads, list) else heads
+        sizes.append(keys.get("embedding_length", 0) // max(1, most))
+    return all(size % _REGISTER == 0 for some in sizes for size in (some if isinstance(some, list) else [some]))
 
 
 class Exactness:

@@ -194,9 +194,12 @@ def max_outputs(placement: Placement) -> int:
     return min(placement.batch_tokens, placement.max_sequences + DRAFT_OUTPUTS)
 
 
-def open_context(lib: Library, model: Model, placement: Placement, *, embeds: bool = False) -> Context:
+def open_context(
+    lib: Library, model: Model, placement: Placement, *, embeds: bool = False, alike: bool = False
+) -> Context:
     """KV memory and scratch for `placement`. Every parameter that matters is set: the defaults fit one chat at a time.
 
+    `alike`: attention of this model and KV type is the same in steps of any size, where the build has it so.
     `embeds`: vectors of whole texts are wanted, each text in one piece; how they are pooled, the file says.
 
     Raises LoadFailed.
@@ -205,7 +208,7 @@ def open_context(lib: Library, model: Model, placement: Placement, *, embeds: bo
     params = api.llama_context_default_params()
     params.n_ctx = placement.capacity
     params.n_batch = placement.batch_tokens
-    small = placement.exact and not (placement.kv_type == "f16" and untiled(lib.api))
+    small = placement.exact and not (alike and untiled(lib.api))
     params.n_ubatch = min(placement.batch_tokens, EXACT_MICRO_BATCH if small else MICRO_BATCH)
     params.n_seq_max = placement.max_sequences
     params.n_rs_seq = 0

@@ -118,8 +118,9 @@ class LlamaCppPlugin:
 
     def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:
         from edgellm_llamacpp.amx import overtaxes_amx, without_amx
-        from edgellm_llamacpp.exactness import Exactness
+        from edgellm_llamacpp.exactness import Exactness, ordinary
         from edgellm_llamacpp.native import open_context, open_model, repacks
+        from edgellm_llamacpp.repacking import own_attention
         from edgellm_llamacpp.runner import LlamaCppRunner
 
         lib = _library()
@@ -128,11 +129,12 @@ class LlamaCppPlugin:
         with without_amx(lib.api) if overtaxes_amx(model) else nullcontext():
             opened = open_model(lib, (model.path, *model.more), placement, progress)
         _refuse(lib, opened, model.path.name)
-        context = open_context(lib, opened, placement)
+        alike = placement.kv_type == "f16" and ordinary(model)
+        context = open_context(lib, opened, placement, alike=alike)
         self._open[_key(model.path)] = opened
         exact_cells = exactness.cells()
         progress(1.0)
-        return LlamaCppRunner(lib, opened, context, placement, exact_cells)
+        return LlamaCppRunner(lib, opened, context, placement, exact_cells, tiled=not (alike and own_attention()))
 
     def load_embedder(
         self, model: ModelFile, placement: Placement, progress: Callable[[float], None]

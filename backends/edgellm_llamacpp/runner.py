@@ -20,7 +20,6 @@ from edgellm_llamacpp.batch import Batch
 from edgellm_llamacpp.costs import MICRO_BATCH
 from edgellm_llamacpp.native import DRAFT_TOKENS, Context, Library, Model, max_outputs
 from edgellm_llamacpp.parking import ParkedSequence, read_state, write_state
-from edgellm_llamacpp.repacking import own_attention
 from edgellm_llamacpp.sampling import choose, log_probabilities
 
 PREFILL_TILE = 64  # rows of a tile of llama.cpp's flash attention on CPUs; fewer rows go one by one
@@ -39,8 +38,16 @@ class LlamaCppRunner:
     """One loaded model. Not thread-safe: one thread calls it."""
 
     def __init__(
-        self, lib: Library, model: Model, context: Context, placement: Placement, exact_cells: int = 0
+        self,
+        lib: Library,
+        model: Model,
+        context: Context,
+        placement: Placement,
+        exact_cells: int = 0,
+        *,
+        tiled: bool = True,
     ) -> None:
+        """`tiled`: attention of several rows costs less in tiles of them."""
         api = lib.api
         self._api, self._log = api, lib.log
         self._context = context  # holds the model, until it is closed
@@ -53,7 +60,7 @@ class LlamaCppRunner:
             context=placement.context,
             capacity=int(api.llama_n_ctx(context.pointer)),  # what was asked for, rounded up to llama.cpp's step
             max_sequences=placement.max_sequences,
-            prefill_tile=1 if placement.exact or _untiled(placement) else PREFILL_TILE,
+            prefill_tile=PREFILL_TILE if tiled and not placement.exact else 1,
             exact_cells=exact_cells,
             keeps_order=placement.exact,
             batch_tokens=min(placement.batch_tokens, int(api.llama_n_batch(context.pointer))),
@@ -290,8 +297,3 @@ class LlamaCppRunner:
             f"llama.cpp failed in a step (code {code}): {self._log.problem() or 'it does not say why'}",
             hint="try again; if it happens again, the model may not fit this machine",
         )
-
-
-def _untiled(placement: Placement) -> bool:
-    """Whether attention costs a row the same in steps of any size."""
-    return placement.kv_type == "f16" and own_attention()
