@@ -96,7 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Run models whose weights do not fit in memory, reading them from disk as they are used")
     ] = False
     gpu_layers: Annotated[
-        int, Meta(ge=0, le=10_000, description="Layers that llama.cpp keeps on the GPU; PyTorch chooses: 0, or all")
+        int, Meta(ge=0, le=10_000, description="Layers that llama.cpp keeps on the GPU; PyTorch: 0, it decides, or all")
     ] = 0
     keep_alive_s: Annotated[
         float, Meta(description="Seconds an idle model stays loaded; below 0: for as long as the daemon runs")

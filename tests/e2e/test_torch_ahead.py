@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from shortened import shortened
 
 from edgellm.contracts.engine import Placement
@@ -91,6 +92,7 @@ async def answers(path: Path, depth: int) -> list[list[Event]]:
         await model.stop(0.0)
 
 
+@pytest.mark.slow
 def test_two_steps_in_flight_say_the_same_as_one(smollm2: Path, tmp_path: Path) -> None:
     path = shortened(smollm2, 2, tmp_path)
     one, two = (asyncio.run(answers(path, depth)) for depth in (1, 2))
