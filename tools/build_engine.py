@@ -131,12 +131,16 @@ def wheel(wanted: str) -> Path:
     if not list(folder.glob("*.whl")):
         folder.mkdir(parents=True, exist_ok=True)
         print(f"compiling {requirement()} for this CPU: some minutes, once", flush=True)
-        with tempfile.TemporaryDirectory() as work:
+        # pip copies the wheel bit by bit: half of one must not be taken for a whole one the next time.
+        with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory(dir=folder) as made:
             try:
-                compile_to(folder, Path(work) / "changed", changed=True)
+                compile_to(Path(made), Path(work) / "changed", changed=True)
             except subprocess.CalledProcessError:
-                print(f"{NAME}: this version does not compile with edgellm's changes; now without them", flush=True)
-                compile_to(folder, Path(work) / "plain", changed=False)
+                print(f"{NAME}: it does not compile with edgellm's changes; now without them", flush=True)
+                print(f"if memory or disk ran out, try again: rm -r '{folder}' '{MARKER}'; make setup", flush=True)
+                compile_to(Path(made), Path(work) / "plain", changed=False)
+            (file,) = Path(made).glob("*.whl")
+            file.replace(folder / file.name)
     return next(folder.glob("*.whl"))
 
 
@@ -145,7 +149,9 @@ def main() -> None:
     before = MARKER.read_text("utf-8") if MARKER.exists() else ""
     if installed() is not None and before == wanted:
         return
-    pip("install", "--quiet", "--force-reinstall", "--no-deps", str(wheel(wanted)))
+    built = wheel(wanted)
+    MARKER.unlink(missing_ok=True)  # stopped in the middle, it is installed again
+    pip("install", "--quiet", "--force-reinstall", "--no-deps", str(built))
     pip("install", "--quiet", requirement())
     MARKER.write_text(wanted, "utf-8")
 

@@ -122,6 +122,50 @@ def test_what_does_not_compile_is_compiled_without_our_changes(
     assert "without" in capsys.readouterr().out
 
 
+def test_half_a_wheel_is_made_anew(build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Stopped while pip copies the wheel, as by Ctrl+C or a full disk: nothing of it is in the cache."""
+
+    def stopped(folder: Path, work: Path, *, changed: bool) -> None:
+        (folder / "made.whl").write_text("half")
+        raise KeyboardInterrupt
+
+    def compiled(folder: Path, work: Path, *, changed: bool) -> None:
+        (folder / "made.whl").write_text("whole")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "compile_to", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        build.wheel("anything")
+    monkeypatch.setattr(build, "compile_to", compiled)
+    assert build.wheel("anything").read_text() == "whole"
+    monkeypatch.setattr(build, "compile_to", stopped)
+    assert build.wheel("anything").read_text() == "whole"
+
+
+def test_what_was_stopped_while_it_was_installed_is_installed_again(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    marker, calls = tmp_path / "marker", list[str]()
+
+    def pip(*arguments: str, **environment: str) -> None:
+        calls.append(arguments[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "MARKER", marker)
+    monkeypatch.setattr(build, "wheel", lambda wanted: tmp_path / "made.whl")
+    monkeypatch.setattr(build, "pip", pip)
+    monkeypatch.setattr(build, "installed", lambda: "0.3.36")
+    monkeypatch.setattr(build, "flags", lambda: "-DOTHER=ON")
+    marker.write_text("what was there before")
+    with pytest.raises(KeyboardInterrupt):
+        build.main()
+    assert not marker.exists()
+    monkeypatch.setattr(build, "flags", lambda: "")  # back to what is half gone
+    with pytest.raises(KeyboardInterrupt):
+        build.main()
+    assert calls == ["install", "install"]
+
+
 def test_another_kernel_is_another_build(build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = build.engine_source.fingerprint()
     assert before == build.engine_source.fingerprint()
