@@ -13,7 +13,7 @@ from edgellm.contracts.engine import PREVIOUS, Row, RunnerInfo
 from edgellm.engine.cache import PrefixCache
 from edgellm.engine.job import Job
 from edgellm.engine.speculation import Speculator
-from edgellm.engine.step import Draft, Step
+from edgellm.engine.step import Batch, Step
 
 
 class Flight:
@@ -36,7 +36,7 @@ class Flight:
         """Whether a row of the job is in flight."""
         return any(job in step.jobs for step in self.steps)
 
-    def following(self, active: Sequence[Job], guess: bool) -> Draft | None:
+    def following(self, active: Sequence[Job], guess: bool) -> Batch | None:
         """One more row for each job after the step in flight; None where that must be over first.
 
         It takes free cells and nothing else: nobody is admitted or gives way. With `guess`, no guess that would pay is
@@ -44,14 +44,14 @@ class Flight:
         """
         if not self._ahead or len(self.steps) != 1 or self.refused:
             return None
-        draft = self._rows(active)
-        if draft is None or not draft.rows or len(draft.rows) > self._cache.free:
+        batch = self._rows(active)
+        if batch is None or not batch.rows or len(batch.rows) > self._cache.free:
             return None
-        if guess and self._speculator.will_guess(draft.jobs, self._cache.placed):
+        if guess and self._speculator.will_guess(batch.jobs, self._cache.placed):
             return None
-        for row in draft.rows:
+        for row in batch.rows:
             self._cache.extend(row.sequence, 1)
-        return draft
+        return batch
 
     def landed(self) -> list[tuple[Job, bool]]:
         """Those of `leaving` that no step carries any more; they are forgotten here."""
@@ -73,7 +73,7 @@ class Flight:
         self.steps, self.leaving, self.refused = [], {}, []
         return left
 
-    def _rows(self, active: Sequence[Job]) -> Draft | None:
+    def _rows(self, active: Sequence[Job]) -> Batch | None:
         """As if every row in flight had drawn its token and no job had ended, but for those that draw their last.
 
         None where somebody needs to know first what is drawn: who is still in prefill, guessed ahead, looks back at the
@@ -81,7 +81,7 @@ class Flight:
         """
         (step,) = self.steps
         before = dict(zip(step.jobs, step.rows, strict=True))
-        draft = Draft()
+        batch = Batch()
         for job in active:
             row = before.get(job)
             if row is None or row.sample is None or row.draft or row.sample.looks_back or row.sample.mirostat:
@@ -91,5 +91,5 @@ class Flight:
             start = row.start + len(row.tokens)
             if start + 1 >= self._context:
                 return None
-            draft.add(job, Row(row.sequence, start, (PREVIOUS,), row.sample, row.position + 1, carry=row.carry))
-        return draft
+            batch.add(job, Row(row.sequence, start, (PREVIOUS,), row.sample, row.position + 1, carry=row.carry))
+        return batch

@@ -29,7 +29,7 @@ from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.prefix import common_prefix
 from edgellm.engine.speculation import Speculator
-from edgellm.engine.step import Broken, Draft, Drawn, Step, pairs
+from edgellm.engine.step import Batch, Broken, Drawn, Step, pairs
 
 MIN_CHUNK = 64  # rows of a step with prefill, if there are as many: fewer waste the matrix units
 DEEP = 512  # tokens of context from which the attention of a prefill step outweighs the rest
@@ -108,28 +108,28 @@ class Scheduler:
         while decoding and not self.cache.make_room(len(decoding)):
             suspended = self._suspend(self._lowest())
             decoding = [job for job in decoding if job is not suspended]
-        draft = Draft()
+        batch = Batch()
         guesses = self._guesses(decoding)
         for job in decoding:
-            self._add_row(draft, job, 1, guesses.get(job, ()))
-        self._prefill(draft, now)
-        while not draft.rows and len(self.active) > 1:  # prompts that fill the pool between them
+            self._add_row(batch, job, 1, guesses.get(job, ()))
+        self._prefill(batch, now)
+        while not batch.rows and len(self.active) > 1:  # prompts that fill the pool between them
             self._suspend(self._lowest())
-            self._prefill(draft, now)
-        if not draft.rows:
+            self._prefill(batch, now)
+        if not batch.rows:
             return None
-        return self._started(draft)
+        return self._started(batch)
 
     def plan_ahead(self) -> Step | None:
         """The step after the one in flight, as if that had drawn and nobody had ended; None: it must be over first."""
         if self.waiting and not self._full:
             return None
-        draft = self._flight.following(self.active, guess=not self.waiting)
-        return self._started(draft) if draft is not None else None
+        batch = self._flight.following(self.active, guess=not self.waiting)
+        return self._started(batch) if batch is not None else None
 
-    def _started(self, draft: Draft) -> Step:
-        predicted_s = self.costs.predict(draft.tokens, draft.pairs)
-        step = Step(draft.rows, draft.jobs, draft.tokens, draft.pairs, predicted_s)
+    def _started(self, batch: Batch) -> Step:
+        predicted_s = self.costs.predict(batch.tokens, batch.pairs)
+        step = Step(batch.rows, batch.jobs, batch.tokens, batch.pairs, predicted_s)
         self._flight.steps.append(step)
         return step
 
@@ -186,64 +186,64 @@ class Scheduler:
 
     # -- prefill ---------------------------------------------------------------------------------
 
-    def _prefill(self, draft: Draft, now: float) -> None:
+    def _prefill(self, batch: Batch, now: float) -> None:
         """Add prefill rows within what is left of the step."""
         self._full = False
         if not self.waiting and all(job.decoding for job in self.active):
             return  # the usual case while answers are written
-        self._admit_followers(now, draft)
-        limit = self._limits.decode_step_s if draft.rows else self._limits.step_s
-        least = self._least(draft)
+        self._admit_followers(now, batch)
+        limit = self._limits.decode_step_s if batch.rows else self._limits.step_s
+        least = self._least(batch)
         for job in self._prefill_order(now):
             if self._full and job.sequence is None:
                 continue  # once a job cannot be admitted, no later one may take the room it waits for
-            if draft.tokens >= self._budget(draft, job, least, limit):
+            if batch.tokens >= self._budget(batch, job, least, limit):
                 break
             if job.sequence is None:
                 if self._leader(job) is not None:
                     continue
-                if not self._admit(job, now, draft):
+                if not self._admit(job, now, batch):
                     self._full = True
                     continue
-            budget = self._budget(draft, job, least, limit)
-            self._fill_tile(draft, job, budget)
-            count = min(self._chunk(job), budget - draft.tokens)
+            budget = self._budget(batch, job, least, limit)
+            self._fill_tile(batch, job, budget)
+            count = min(self._chunk(job), budget - batch.tokens)
             if count <= 0 or not self.cache.make_room(count):
                 break
-            self._add_row(draft, job, count)
+            self._add_row(batch, job, count)
 
-    def _fill_tile(self, draft: Draft, job: Job, budget: int) -> None:
+    def _fill_tile(self, batch: Batch, job: Job, budget: int) -> None:
         """Compute some cached tokens of a job again, where a step of a whole tile is faster than a smaller one.
 
         Below a tile, attention costs per row and context: on some CPUs a step of 36 rows takes twice as long as one of
         64, on others half. What was measured decides.
         """
         tile = self._info.prefill_tile
-        rows = draft.tokens + job.pending
+        rows = batch.tokens + job.pending
         missing = tile - rows
         if missing <= 0 or 4 * job.pending < tile or missing > job.computed or tile > budget:
             return
         length = job.computed - missing
-        whole = draft.pairs + pairs(length, tile - draft.tokens)
-        if self.costs.predict(tile, whole) >= self.costs.predict(rows, draft.pairs + pairs(job.computed, job.pending)):
+        whole = batch.pairs + pairs(length, tile - batch.tokens)
+        if self.costs.predict(tile, whole) >= self.costs.predict(rows, batch.pairs + pairs(job.computed, job.pending)):
             return
         assert job.sequence is not None
         if self.cache.give_back(job.sequence, job.tokens[:length], job.key):
             job.computed = length
             job.cached = min(job.cached, length)
 
-    def _least(self, draft: Draft) -> int:
+    def _least(self, batch: Batch) -> int:
         """Tokens that a step with prefill has in any case, if there are as many, its decode rows included."""
         # Over a long context, one row more than a tile costs as much as a whole tile more.
         deep = any(job.computed >= DEEP and not job.decoding for job in self.active)
-        least = max(MIN_CHUNK, draft.tokens + MIN_CHUNK // 2) if deep else draft.tokens + MIN_CHUNK
+        least = max(MIN_CHUNK, batch.tokens + MIN_CHUNK // 2) if deep else batch.tokens + MIN_CHUNK
         return min(least, self._info.batch_tokens)
 
-    def _budget(self, draft: Draft, job: Job, least: int, limit: float) -> int:
+    def _budget(self, batch: Batch, job: Job, least: int, limit: float) -> int:
         """Tokens the whole step may have when `job` goes on in it, what it has already included."""
         if not self.costs.known(MIN_CHUNK):
             return least  # measure once before trusting a large chunk
-        taken, before = draft.tokens, draft.pairs
+        taken, before = batch.tokens, batch.pairs
 
         def looked_at(tokens: int) -> float:
             return before + pairs(job.computed, tokens - taken)
@@ -288,11 +288,11 @@ class Scheduler:
             return 0  # the quick look first: this runs for every waiting job in every step
         return min(common_prefix(lead.tokens, job.tokens), len(job.tokens) - 1, len(lead.tokens) - 1)
 
-    def _admit_followers(self, now: float, draft: Draft) -> None:
+    def _admit_followers(self, now: float, batch: Batch) -> None:
         """Let those who waited for a prefix fork where it ends, before its leader goes on: windows forget behind it."""
         leaders = [job for job in self.active if job.computed and not job.decoding]
         for job in list(self.waiting) if leaders else ():
-            if any(self._shared(lead, job) == lead.computed for lead in leaders) and not self._admit(job, now, draft):
+            if any(self._shared(lead, job) == lead.computed for lead in leaders) and not self._admit(job, now, batch):
                 return
 
     def _chunk(self, job: Job) -> int:
@@ -304,7 +304,7 @@ class Scheduler:
                 end = shared
         return end - job.computed
 
-    def _add_row(self, draft: Draft, job: Job, count: int, guess: Sequence[int] = ()) -> None:
+    def _add_row(self, batch: Batch, job: Job, count: int, guess: Sequence[int] = ()) -> None:
         assert job.sequence is not None
         start = job.computed
         last = count == job.pending
@@ -315,7 +315,7 @@ class Scheduler:
             row = Row(job.sequence, start, tokens, job.sample, job.generated, guess, history, job.carry)
         else:
             row = Row(job.sequence, start, tokens)
-        draft.add(job, row)
+        batch.add(job, row)
 
     def _guesses(self, decoding: list[Job]) -> dict[Job, Sequence[int]]:
         """Tokens to guess ahead, where no prompt waits for the rows and there is room."""
@@ -332,13 +332,13 @@ class Scheduler:
 
     # -- admission and suspension ------------------------------------------------------------------
 
-    def _admit(self, job: Job, now: float, draft: Draft) -> bool:
+    def _admit(self, job: Job, now: float, batch: Batch) -> bool:
         """Give a waiting job a sequence, from lower priorities if need be, when its tokens fit beside the others'."""
         while not self._fits(job):
             lowest = self._lowest() if self.active else None
             if lowest is None or lowest.priority <= job.priority:
                 return False
-            draft.drop(self._suspend(lowest))
+            batch.drop(self._suspend(lowest))
         job.sequence, job.computed = self.cache.open(job.tokens, job.key)
         if job.first_step is None:
             job.first_step = now

@@ -9,7 +9,7 @@ from edgellm.engine.job import Job
 
 
 class Step(msgspec.Struct):
-    """One batch; `jobs[i]` owns `rows[i]`."""
+    """What runs at once; `jobs[i]` owns `rows[i]`."""
 
     rows: list[Row]
     jobs: list[Job]
@@ -33,7 +33,7 @@ class Broken(msgspec.Struct):
     reason: RowError
 
 
-class Draft:
+class Batch:
     """A step being put together."""
 
     def __init__(self) -> None:
