@@ -16,9 +16,8 @@ _EDGES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384
 _WEIGHT = 0.2  # of the newest measurement
 _WIDE = 64  # tokens
 _DEPTH = 64.0  # tokens by which depths must differ to tell of attention
-_GUESSED_DEPTH = (
-    2000.0  # where attention costs as much as all else, before any of it was measured: a model of some 0.5B
-)
+# Tokens of context at which attention costs as much as all else, before any was measured: a model of some 0.5B.
+_GUESSED_DEPTH = 2000.0
 
 
 def _none(_tokens: int) -> float:

@@ -265,7 +265,7 @@ def test_the_host_works_while_the_device_does_and_steps_cost_what_the_device_too
         made.step()
     assert device.now - began == pytest.approx(20 * device.step_s)
     assert made.pipeline.step_started > shown
-    assert made.scheduler.costs.predict(1) == pytest.approx(device.step_s)
+    assert made.scheduler.costs.predict(1) == pytest.approx(device.step_s, rel=0.01)  # but for attention
     run(made)
     assert made.pipeline.step_started == 0
     assert made.pipeline.steps == 25
