@@ -224,6 +224,9 @@ class DaemonClient:
     def shutdown(self, wait_s: float = 20.0) -> bool:
         """Ask the daemon to end, its running answers first; whether it is gone within `wait_s` seconds."""
         self._ask("POST", "/edgellm/v1/shutdown", {})
+        return self._ended(wait_s)
+
+    def _ended(self, wait_s: float) -> bool:
         self.close()
         deadline = time.monotonic() + wait_s
         while platform.pid_alive(self.info.pid):
@@ -232,10 +235,10 @@ class DaemonClient:
             time.sleep(_POLL_S)
         return True
 
-    def make_way(self) -> bool:
-        """Ask a daemon in the background to end, unless it has something to do; whether it ends."""
+    def make_way(self, wait_s: float = 0.0) -> bool:
+        """Ask a daemon in the background to end, unless it has something to do; whether it ends, within `wait_s`."""
         answer = self._ask("POST", "/edgellm/v1/shutdown", {"if_idle": True}, accept=(202, 409))
-        return bool(answer.get("stopping"))
+        return bool(answer.get("stopping")) and (not wait_s or self._ended(wait_s))
 
     def close(self) -> None:
         self._http.close()

@@ -81,6 +81,7 @@ class FakeClient:
         self.started: tuple[Any, ...] = ()
         self.running = True
         self.version = __version__
+        self.replaceable = False
 
     def find(self, paths: object, *, any_version: bool = False, patience_s: float = 0.0) -> FakeClient | None:
         return self if self.running else None
@@ -111,6 +112,10 @@ class FakeClient:
     def shutdown(self) -> bool:
         self.running = False
         return True
+
+    def make_way(self, wait_s: float = 0.0) -> bool:
+        self.running = not self.replaceable
+        return self.replaceable
 
     @property
     def info(self) -> Any:

@@ -26,6 +26,7 @@ from edgellm.presets import preset
 from edgellm.units import number
 
 PROMPT_LIMIT = 32 << 20  # bytes of piped input: far more than any context, far less than a mistake can pipe
+LEAVES_S = 20.0  # for an idle daemon to end
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -181,7 +182,10 @@ def _request(wanted: Wanted, manifest: Manifest) -> GenerateRequest:
 
 
 def _connected(paths: Paths, settings: Settings, manifest: Manifest, wanted: Wanted) -> DaemonClient:
-    """The daemon, started with these settings if none runs; one that runs has its own, which is no silent matter."""
+    """The daemon, started with these settings if none runs; one that runs has its own, which is no silent matter.
+
+    Where they are not what was asked for, an idle one in the background makes way, as it does for `serve`.
+    """
     name = str(manifest.full_name)
     client = DaemonClient.find(paths)
     if client is None:
@@ -189,8 +193,10 @@ def _connected(paths: Paths, settings: Settings, manifest: Manifest, wanted: Wan
     try:
         _require_as_asked(client, name, wanted)
     except InvalidRequest:
-        client.close()
-        raise
+        with client:
+            if not client.make_way(LEAVES_S):
+                raise
+        return DaemonClient.connect_or_start(paths, settings, preload=name)
     return client
 
 

@@ -249,6 +249,16 @@ def test_context_of_a_running_daemon_is_not_ignored(daemon: FakeClient, capsys: 
     assert "the model was trained for" in capsys.readouterr().err
 
 
+def test_an_idle_daemon_in_the_background_makes_way_for_what_is_asked(daemon: FakeClient) -> None:
+    put("m")
+    daemon.replaceable = True
+    daemon.models = [loaded("m:latest", context=2048)]
+    assert main(["run", "m", "hi", "--context", "2048"]) == 0
+    assert not daemon.started
+    assert main(["run", "m", "hi", "--context", "4096"]) == 0
+    assert daemon.started[0].context == 4096
+
+
 def test_an_engine_is_asked_for_and_a_running_daemon_has_its_own(daemon: FakeClient, capsys: Streams) -> None:
     put("m")
     daemon.models = [loaded("m:latest", engine="llama.cpp")]
