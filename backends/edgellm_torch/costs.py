@@ -49,7 +49,7 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
     """
     if kv_type not in KV_TYPES:
         raise InvalidRequest(
-            f"the torch engine has no KV type {kv_type}", hint="one of " + ", ".join(KV_TYPES), param="kv_type"
+            f"the PyTorch engine has no KV type {kv_type}", hint="one of " + ", ".join(KV_TYPES), param="kv_type"
         )
     parts = decoder(model)
     return CostModel(

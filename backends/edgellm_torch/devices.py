@@ -66,7 +66,7 @@ def spread(model: ModelFile, parts: Decoder, placement: Placement, found: Sequen
     asked, layers = placement.gpu_layers, len(parts.layers)
     if 0 < asked < layers:
         raise LoadFailed(
-            f"{asked} of {layers} layers were to be on a GPU: the torch engine computes all of a model there, or none",
+            f"{asked} of {layers} layers were to be on a GPU: the PyTorch engine computes a whole model there or none",
             hint=f"set gpu_layers = {layers}, or 0 to let it decide; or engine = llamacpp",
         )
     why = ""

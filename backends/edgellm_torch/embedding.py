@@ -80,7 +80,7 @@ class TorchEmbedder:
         A text's vector does not depend, to the last bit, on the texts beside it.
         """
         counts = self._check(texts)
-        with computing("torch could not embed", "send fewer or shorter texts at once"), torch.inference_mode():
+        with computing("PyTorch could not embed", "send fewer or shorter texts at once"), torch.inference_mode():
             tokens = torch.tensor([token for text in texts for token in text], device=self._states.device)
             vectors = pooled(self._states(tokens, counts), counts, self._pooling)
             return np.array(self._states.projected(vectors).cpu().numpy(), np.float32)

@@ -80,10 +80,10 @@ def staging(device: str) -> Callable[[], Staging] | None:
 def check(placement: Placement) -> None:
     """Raises LoadFailed for a room that makes no sense."""
     if placement.kv_type not in KV_TYPES:
-        raise LoadFailed(f"the torch engine has no KV type {placement.kv_type}", hint="one of " + ", ".join(KV_TYPES))
+        raise LoadFailed(f"the PyTorch engine has no KV type {placement.kv_type}", hint="one of " + ", ".join(KV_TYPES))
     if placement.spills:
         raise LoadFailed(
-            "the torch engine holds all weights in memory, and these do not fit",
+            "the PyTorch engine holds all weights in memory, and these do not fit",
             hint="take a smaller model, or engine = llamacpp, which reads them from disk",
         )
     for name in ("context", "capacity", "batch_tokens", "threads", "threads_batch", "max_sequences"):

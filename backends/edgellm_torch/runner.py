@@ -289,7 +289,7 @@ class TorchRunner:
 
 
 def _stepping() -> AbstractContextManager[None]:
-    return computing("torch failed in a step", "try again; if it happens again, the model may not fit this machine")
+    return computing("PyTorch failed in a step", "try again; if it happens again, the model may not fit this machine")
 
 
 def _continues(row: Row) -> bool:
