@@ -33,6 +33,10 @@ _REBUILD = (
     "`CMAKE_ARGS=\"-DCMAKE_C_FLAGS='-fno-tree-dse -fno-dse' -DCMAKE_CXX_FLAGS='-fno-tree-dse -fno-dse'\" "
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python`"
 )
+_REBUILD_OWN = (
+    "this build lacks edgellm's kernels for x86 CPUs: answers take up to twice as long, prompts four times; "
+    "`make` in a checkout of edgellm (tools/build_engine.py) builds it with them"
+)
 _NOT_MODELS = {
     "mmproj": "it is the vision or audio part of a model; run the model it belongs to",
     "adapter": "it is an adapter; run the model it belongs to",
@@ -58,6 +62,7 @@ class LlamaCppPlugin:
     def probe(self) -> Available | Unavailable:
         from edgellm_llamacpp.amx import has_amx, sound
         from edgellm_llamacpp.native import import_binding
+        from edgellm_llamacpp.repacking import cpu_flags, own_kernels
 
         try:
             llama_cpp = import_binding()
@@ -67,6 +72,8 @@ class LlamaCppPlugin:
             return Unavailable(f"llama-cpp-python does not work here: {error}", f"reinstall it: {_INSTALL}")
         features = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
         hint = _REBUILD if has_amx(llama_cpp) and not sound(llama_cpp) else ""
+        if not hint and "avx2" in cpu_flags() and not own_kernels():
+            hint = _REBUILD_OWN
         return Available(version=str(llama_cpp.__version__), detail=features.strip(" |\n"), hint=hint)
 
     def supports(self, model: ModelFile) -> str | None:

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from edgellm_llamacpp import repacking
 from edgellm_llamacpp.builds import ask
 from edgellm_llamacpp.canary import tiny_model
+from edgellm_llamacpp.plugin import LlamaCppPlugin
 
-from edgellm.contracts.engine import ENGINE_STATE
+from edgellm.contracts.engine import ENGINE_STATE, Available
 from edgellm.formats.gguf import read_model
 
 ALIVE, DEAD = ([sys.executable, "-c", code] for code in ("print('well')", "import os; os.abort()"))
@@ -49,3 +51,16 @@ def test_the_canarys_model_is_a_model(tmp_path: Path, kind: str) -> None:
     model = read_model(path)
     assert model.architecture == "llama"
     assert {tensor.type for tensor in model.tensors} == {kind, "F32"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "hinted"), [({"avx2"}, False, True), ({"avx2"}, True, False), ({"neon"}, False, False)]
+)
+def test_a_build_without_our_kernels_is_named(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], own: bool, hinted: bool
+) -> None:
+    monkeypatch.setattr(repacking, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(repacking, "own_kernels", lambda: own)
+    found = LlamaCppPlugin().probe()
+    assert isinstance(found, Available)
+    assert ("tools/build_engine.py" in found.hint) is hinted
