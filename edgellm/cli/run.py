@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -68,9 +69,11 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
     text = prompt_text(words)
     if text is None and json:
         raise InvalidRequest("--json needs a prompt", hint="give it as an argument or pipe it in", param="prompt")
-    output.status(f"starting {manifest.full_name} …")
-    # From here on, so that what is typed while a model loads is there for the first prompt.
-    with unseen_typing(), _connected(paths, settings, manifest, wanted) as client:
+    with contextlib.ExitStack() as stack:
+        # Before anything is shown, so that what is typed while a model loads is there for the first prompt.
+        stack.enter_context(unseen_typing())
+        output.status(f"starting {manifest.full_name} …")
+        client = stack.enter_context(_connected(paths, settings, manifest, wanted))
         if text is None:
             _converse(client, wanted, manifest, base, output, paths, settings)
             return
