@@ -25,6 +25,7 @@ QUIET_PATHS = frozenset({"/", "/health", "/metrics"})  # asking these keeps no i
 _GREETING = """edgellm {version} is running.
 
 chat         POST {url}/v1/chat/completions   (OpenAI's API; its clients take {url}/v1 as base URL)
+embeddings   POST {url}/v1/embeddings
 models       GET  {url}/v1/models
 health       GET  {url}/health, and Prometheus figures at /metrics
 all of it    GET  {url}/openapi.json
