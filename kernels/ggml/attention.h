@@ -44,6 +44,7 @@ struct Attention {
     int                share;          // query heads to a key head
     int                queries;        // of a key head: rows times `share`, heads of a row beside each other
     int                cells, chunks;
+    const ggml_fp16_t * tails = nullptr;  // [row][lane], where cells do not fill the last tile
 
     explicit Attention(ggml_tensor * op)
         : q(op->src[0]), k(op->src[1]), v(op->src[2]), mask(op->src[3]), out(op), key(int(k->ne[0])), value(int(v->ne[0])),
@@ -59,13 +60,14 @@ struct Attention {
         return (const float *) ((const char *) q->data + row(query) * q->nb[1] + head(key_head, query) * q->nb[2]);
     }
     const ggml_fp16_t * key_at(int key_head, int cell) const {
-        return (const ggml_fp16_t *) ((const char *) k->data + cell * k->nb[1] + key_head * k->nb[2]);
+        return (const ggml_fp16_t *) ((const char *) k->data + std::min(cell, cells - 1) * k->nb[1] + key_head * k->nb[2]);
     }
     const ggml_fp16_t * value_at(int key_head, int cell) const {
-        return (const ggml_fp16_t *) ((const char *) v->data + cell * v->nb[1] + key_head * v->nb[2]);
+        return (const ggml_fp16_t *) ((const char *) v->data + std::min(cell, cells - 1) * v->nb[1] + key_head * v->nb[2]);
     }
-    const ggml_fp16_t * mask_at(int query) const {
-        return (const ggml_fp16_t *) ((const char *) mask->data + row(query) * mask->nb[1]);
+    Mask mask_of(int query) const {
+        return { (const ggml_fp16_t *) ((const char *) mask->data + row(query) * mask->nb[1]),
+                 tails ? tails + row(query) * Lanes::COUNT : nullptr, cells / Lanes::COUNT * Lanes::COUNT };
     }
     float * out_at(int key_head, int query) const {
         return (float *) ((char *) out->data + head(key_head, query) * out->nb[1] + row(query) * out->nb[2]);
@@ -75,6 +77,7 @@ struct Attention {
 // A thread's memory for one block of queries and one chunk of cells.
 struct Scratch {
     std::vector<float> queries, keys, values, scores, sums;
+    std::vector<ggml_fp16_t> tails;
     float              most[QUERIES], power[QUERIES], total[QUERIES];
     bool               wary = false;  // of values that are no numbers, in cells that not all queries see
 
@@ -84,6 +87,20 @@ struct Scratch {
         values.resize(Lanes::COUNT * a.value);
         scores.resize(QUERIES * CHUNK);
         sums.resize(QUERIES * a.value);
+    }
+
+    // Masks of a last tile that cells do not fill: nobody sees what is missing.
+    void fill_tails(Attention & a) {
+        const int rows = int(a.q->ne[1]), left = a.cells % Lanes::COUNT;
+        if (left == 0) {
+            return;
+        }
+        tails.assign(rows * Lanes::COUNT, HIDDEN);
+        for (int row = 0; row < rows; row++) {
+            const char * mask = (const char *) a.mask->data + row * a.mask->nb[1];
+            memcpy(&tails[row * Lanes::COUNT], mask + (a.cells - left) * sizeof(ggml_fp16_t), left * sizeof(ggml_fp16_t));
+        }
+        a.tails = tails.data();
     }
 };
 
@@ -95,9 +112,9 @@ static uint64_t visible(const Attention & a, int first, int count, int chunk) {
         if (i && a.row(first + i) == a.row(first + i - 1)) {
             continue;
         }
-        const ggml_fp16_t * mask = a.mask_at(first + i) + from;
+        const Mask mask = a.mask_of(first + i);
         for (int c = 0, tile = 0; c < cells; c += Lanes::COUNT, tile++) {
-            if (!Lanes::all_equal(mask + c, HIDDEN)) {
+            if (!Lanes::all_equal(mask.at(from + c), HIDDEN)) {
                 seen |= uint64_t(1) << tile;
             }
         }
@@ -117,12 +134,12 @@ template <class Work> static void each_tile(uint64_t seen, Work work) {
 // Scores of a chunk as powers of two: scaled, masked, over ln 2. Returns the largest; NaN if a cell that is seen has a
 // score that is no number.
 static float mask_scores(const Attention & a, int query, int from, uint64_t seen, float * scores) {
-    const ggml_fp16_t * mask  = a.mask_at(query) + from;
-    const Floats        scale = Lanes::all(a.scale * LOG2E);
-    const Floats        none  = Lanes::all(UNSEEN);
-    Floats              most  = none, odd = Lanes::zero();
+    const Mask   mask  = a.mask_of(query);
+    const Floats scale = Lanes::all(a.scale * LOG2E);
+    const Floats none  = Lanes::all(UNSEEN);
+    Floats       most  = none, odd = Lanes::zero();
     each_tile(seen, [&](int c) {
-        const Floats shift = Lanes::times(Lanes::halves(mask + c), Lanes::all(LOG2E));
+        const Floats shift = Lanes::times(Lanes::halves(mask.at(from + c)), Lanes::all(LOG2E));
         const Floats t     = Lanes::above(shift, none, Lanes::fused(Lanes::floats(scores + c), scale, shift), none);
         Lanes::store(scores + c, t);
         most = Lanes::larger(t, most);  // of NaN and `most`, the latter
@@ -155,12 +172,15 @@ static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int 
     const int      from = chunk * CHUNK;
     const uint64_t seen = visible(a, first, count, chunk);
     each_tile(seen, [&](int c) {
+        const ggml_fp16_t * lines[Lanes::COUNT];
+        for (int i = 0; i < Lanes::COUNT; i++) {
+            lines[i] = a.key_at(key_head, from + c + i);
+        }
         for (int d = 0; d < a.key; d += Lanes::COUNT) {
-            const ggml_fp16_t * lines[Lanes::COUNT];
-            for (int i = 0; i < Lanes::COUNT; i++) {
-                lines[i] = a.key_at(key_head, from + c + i) + d;
-            }
             Lanes::turned(lines, s.keys.data() + d * Lanes::COUNT);
+            for (auto & line : lines) {
+                line += Lanes::COUNT;
+            }
         }
         for (int i = 0; i < count; i += 8) {
             score_some(std::min(8, count - i), s.keys.data(), s.queries.data() + i * a.key, a.key, scores + i * stride + c,
@@ -177,7 +197,7 @@ static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int 
 static void take_values(const Attention & a, Scratch & s, int key_head, int cell, int begin, int end, const ggml_fp16_t * mask) {
     for (int i = 0; i < Lanes::COUNT; i++) {
         const ggml_fp16_t * line = a.value_at(key_head, cell + i);
-        const bool          none = mask && mask[cell + i] == HIDDEN;
+        const bool          none = mask && mask[i] == HIDDEN;
         for (int d = begin; d < end; d += Lanes::COUNT) {
             Lanes::store(s.values.data() + i * a.value + d, none ? Lanes::zero() : Lanes::halves(line + d));
         }
@@ -191,7 +211,7 @@ static void mix_chunk(const Attention & a, Scratch & s, int key_head, int first,
     each_tile(seen, [&](int c) {
         for (int i = 0; i < count; i += together) {
             if (i == 0 || s.wary) {
-                take_values(a, s, key_head, from + c, begin, end, s.wary ? a.mask_at(first + i) : nullptr);
+                take_values(a, s, key_head, from + c, begin, end, s.wary ? a.mask_of(first + i).at(from + c) : nullptr);
             }
             mix_columns(std::min(together, count - i), weights + i * stride + c, stride, s.values.data() + begin, a.value,
                         end - begin, s.sums.data() + i * a.value + begin, s.total + i);
@@ -337,7 +357,7 @@ static bool attends(const ggml_tensor * op) {
     return mask && !op->src[4] && bias == 0.0f && cap == 0.0f && q->type == GGML_TYPE_F32 && k->type == GGML_TYPE_F16 &&
            v->type == GGML_TYPE_F16 && mask->type == GGML_TYPE_F16 && q->ne[3] == 1 && mask->ne[2] == 1 &&
            mask->ne[3] == 1 && k->ne[2] == v->ne[2] && q->ne[2] % k->ne[2] == 0 && k->ne[0] % Lanes::COUNT == 0 &&
-           v->ne[0] % Lanes::COUNT == 0 && k->ne[1] % Lanes::COUNT == 0 && op->nb[0] == sizeof(float);
+           v->ne[0] % Lanes::COUNT == 0 && op->nb[0] == sizeof(float);
 }
 
 }  // namespace edgellm
@@ -352,8 +372,9 @@ static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * 
         return false;
     }
     static thread_local Scratch scratch;
-    const Attention             a(op);
+    Attention                   a(op);
     scratch.fit(a);
+    scratch.fill_tails(a);
     const int    heads = int(a.k->ne[2]), blocks = (a.queries + QUERIES - 1) / QUERIES;
     const size_t wanted = size_t(heads) * a.queries * a.chunks * (CHUNK + 1) * sizeof(float);
     if (params->nth > 1 && a.chunks > 1 && heads * blocks < 4 * params->nth && wanted <= params->wsize) {

@@ -8,6 +8,14 @@
 
 namespace edgellm {
 
+// The mask of a row. Cells from `whole` on do not fill a tile; theirs is filled up with such as nobody sees.
+struct Mask {
+    const ggml_fp16_t *cells, *tail;
+    int                whole;
+
+    const ggml_fp16_t * at(int tile) const { return tile < whole ? cells + tile : tail; }
+};
+
 // Scores of COUNT queries for one tile of cells, before scale and mask.
 template <int COUNT> static void score(const float * keys, const float * queries, int size, float * scores, int stride) {
     Floats sums[COUNT];

@@ -180,3 +180,18 @@ def test_scores_far_below_zero_weigh_as_others_do(ggml: Ggml) -> None:
     v = random.standard_normal((256, 2, 64), np.float32).astype(np.float16)
     made = ggml.attention(q, k, v, np.zeros((2, 256), np.float16), 2)
     assert np.allclose(made, np.tile(v.astype(np.float32).mean(0), (2, 1, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize("cells", [1, 5, 17, 250, 300, 515])
+def test_cells_that_fill_no_tile(ggml: Ggml, cells: int) -> None:
+    """As encoders have them, which keep no memory of a text; beside others' cells, or not."""
+    random = np.random.default_rng(cells)
+    q = random.standard_normal((cells, 4, 64), np.float32)
+    k, v = (random.standard_normal((cells, 2, 64), np.float32).astype(np.float16) for _ in range(2))
+    mask = np.zeros((cells, cells), np.float16)
+    made = ggml.attention(q, k, v, mask, 2)
+    assert np.allclose(made, attended(q, k, v, mask), rtol=1e-5, atol=1e-5)
+    k, v = (np.concatenate([each, np.full((9, 2, 64), np.inf, np.float16)]) for each in (k, v))
+    mask = np.pad(mask, ((0, 0), (0, 9)), constant_values=-np.inf)
+    for threads in (1, 3):
+        assert (ggml.attention(q, k, v, mask, threads) == made).all()
