@@ -40,11 +40,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    with servers.edgellm(options.model.absolute(), options.threads, {}) as server:
+    with servers.edgellm(options.model.absolute(), options.threads, {"EDGELLM_DRAFTS": "off"}) as server:
         empty = asyncio.run(decode(server, options.rounds, 1))
         tokens = asyncio.run(fill(server))
         full = asyncio.run(decode(server, options.rounds, 100))
-    with servers.edgellm(options.model.absolute(), options.threads, {}) as server:
+    with servers.edgellm(options.model.absolute(), options.threads, {"EDGELLM_DRAFTS": "off"}) as server:
         again = asyncio.run(decode(server, options.rounds, 1))
     print(f"empty {empty:.1f}, with about {tokens:,} tokens of others {full:.1f}, empty again {again:.1f} tok/s")
     print(f"ratio {full / statistics.mean([empty, again]):.3f}")
