@@ -37,8 +37,8 @@ ATTENTION: Final = 32 * MIB
 
 # Measured on Linux with the CPU build: an interpreter with torch, numpy, the tokenizer's library and the templates, and
 # what loading and dequantising leave with the allocator; before any model.
-PROCESS: Final = 300 * MIB
-WORD: Final = 290  # bytes per vocabulary entry, measured
+PROCESS: Final = 250 * MIB
+WORD: Final = 200  # bytes per vocabulary entry, measured
 MERGE: Final = 250  # more for each, where a vocabulary has merges: about one for each entry
 
 
