@@ -29,7 +29,7 @@ def test_a_conversation_with_the_starter_model(starter: Path, tmp_path: Path, mo
             assert reply.turn.state == "done", reply.turn.error
             assert "Paris" in reply.turn.text
             await until(lambda: "this device · " in screen(app) and "tok/s" in screen(app))
-            await ask(app, pilot, "Write a very long story about a river.")
+            await ask(app, pilot, "Count from 1 to 1000, one number on each line.")
             await until(lambda: len(reply_text(app)) > 40, 90)
             await pilot.press("escape")
             stopped = await patient(app, pilot)
