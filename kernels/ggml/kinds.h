@@ -35,8 +35,11 @@ static inline void put(uint8_t * plane, int group, int row, uint32_t bits) {
 constexpr uint32_t LOW  = 0x0f0f0f0f;
 constexpr uint32_t HIGH = 0xf0f0f0f0;
 
-static inline Integers low_half(Integers both) { return Lanes::both(both, Lanes::bytes(15)); }
-static inline Integers high_half(Integers both) { return low_half(Lanes::right(both, 4)); }
+// Group g of codes of four bits, from lane `first` on.
+static inline void halves(const uint8_t * plane, int g, int first, Integers & low, Integers & high) {
+    const Integers both = Lanes::load(plane + GROUP * g + 4 * first), four = Lanes::bytes(15);
+    low = Lanes::both(both, four), high = Lanes::both(Lanes::right(both, 4), four);
+}
 
 struct Q4_0 {
     using Block                   = block_q4_0;
@@ -68,8 +71,7 @@ struct Q4_0 {
 
         void open(int) { scale = Lanes::halves(packed.d + first); }
         void codes(int g, Integers & low, Integers & high) const {
-            const Integers both = Lanes::load(packed.q + GROUP * g + 4 * first);
-            low = low_half(both), high = high_half(both);
+            halves(packed.q, g, first, low, high);
         }
     };
 };
@@ -106,8 +108,7 @@ struct Q4_1 {
 
         void open(int) { scale = Lanes::halves(packed.d + first), shift = Lanes::halves(packed.m + first); }
         void codes(int g, Integers & low, Integers & high) const {
-            const Integers both = Lanes::load(packed.q + GROUP * g + 4 * first);
-            low = low_half(both), high = high_half(both);
+            halves(packed.q, g, first, low, high);
         }
     };
 };
@@ -148,13 +149,18 @@ struct Q8_0 {
     };
 };
 
-// Scales and minimums of six bits, of the eight blocks in a block of Q4_K and Q5_K.
+// Scales and minimums of six bits, of the eight blocks in a block of Q4_K and Q5_K, and what both are multiplied by.
 struct Scales {
-    uint8_t  low[8][ROWS];  // four bits of the scale, four of the minimum
-    uint32_t high[ROWS];    // two and two: bits 4 j to 4 j + 3 of block j
+    ggml_half d[ROWS];
+    ggml_half dmin[ROWS];
+    uint8_t   low[8][ROWS];  // four bits of the scale, four of the minimum
+    uint32_t  high[ROWS];    // two and two: bits 4 j to 4 j + 3 of block j
 
-    void pack(int row, const uint8_t * from) {
-        high[row] = 0;
+    template <class Block> void pack(int row, const Block & block) {
+        const uint8_t * from = block.scales;
+        d[row]               = block.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d;
+        dmin[row]            = block.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin;
+        high[row]            = 0;
         for (int j = 0; j < 8; j++) {
             const uint32_t scale = j < 4 ? from[j] & 63 : (from[j + 4] & 15) | (from[j - 4] >> 6) << 4;
             const uint32_t least = j < 4 ? from[j + 4] & 63 : (from[j + 4] >> 4) | (from[j] >> 6) << 4;
@@ -163,10 +169,12 @@ struct Scales {
         }
     }
 
-    void read(int j, int first, Integers & scale, Integers & least) const {
+    void read(int j, int first, Floats & scale, Floats & shift) const {
         const Integers few = Lanes::unsigned_bytes(low[j] + first), top = Lanes::right(Lanes::load(high + first), 4 * j);
-        scale = Lanes::either(Lanes::both(few, Lanes::all(15)), Lanes::left(Lanes::both(top, Lanes::all(3)), 4));
-        least = Lanes::either(Lanes::right(few, 4), Lanes::left(Lanes::both(top, Lanes::all(12)), 2));
+        const Integers six   = Lanes::either(Lanes::both(few, Lanes::all(15)), Lanes::left(Lanes::both(top, Lanes::all(3)), 4));
+        const Integers least = Lanes::either(Lanes::right(few, 4), Lanes::left(Lanes::both(top, Lanes::all(12)), 2));
+        scale = Lanes::times(Lanes::halves(d + first), Lanes::floats(six));
+        shift = Lanes::times(Lanes::halves(dmin + first), Lanes::times(Lanes::floats(least), Lanes::all(-1.0f)));
     }
 };
 
@@ -187,16 +195,12 @@ struct Q4_K {
     static constexpr bool SIGNED  = false;
 
     struct Packed {
-        ggml_half d[ROWS];
-        ggml_half dmin[ROWS];
         Scales    scales;
         uint8_t   q[SUBS][4 * GROUP];
     };
 
     static void pack(Packed & to, int row, const Block & from) {
-        to.d[row]    = from.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d;
-        to.dmin[row] = from.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin;
-        to.scales.pack(row, from.scales);
+        to.scales.pack(row, from);
         for (int j = 0; j < SUBS; j++) {
             for (int g = 0; g < 4; g++) {
                 put(to.q[j], g, row, paired(from.qs, j, g));
@@ -214,14 +218,10 @@ struct Q4_K {
 
         void open(int j) {
             block = j;
-            Integers six, least;
-            packed.scales.read(j, first, six, least);
-            scale = Lanes::times(Lanes::halves(packed.d + first), Lanes::floats(six));
-            shift = Lanes::times(Lanes::halves(packed.dmin + first), Lanes::times(Lanes::floats(least), Lanes::all(-1.0f)));
+            packed.scales.read(j, first, scale, shift);
         }
         void codes(int g, Integers & low, Integers & high) const {
-            const Integers both = Lanes::load(packed.q[block] + GROUP * g + 4 * first);
-            low = low_half(both), high = high_half(both);
+            halves(packed.q[block], g, first, low, high);
         }
     };
 };
@@ -236,17 +236,13 @@ struct Q5_K {
     static constexpr bool SIGNED  = false;
 
     struct Packed {
-        ggml_half d[ROWS];
-        ggml_half dmin[ROWS];
         Scales    scales;
         uint8_t   fifth[SUBS][GROUP];  // bit g of byte b: of low weight 4 g + b; bit g + 4: of the high one
         uint8_t   q[SUBS][4 * GROUP];
     };
 
     static void pack(Packed & to, int row, const Block & from) {
-        to.d[row]    = from.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d;
-        to.dmin[row] = from.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin;
-        to.scales.pack(row, from.scales);
+        to.scales.pack(row, from);
         for (int j = 0; j < SUBS; j++) {
             uint32_t fifth = 0;
             for (int g = 0; g < 4; g++) {
@@ -270,17 +266,14 @@ struct Q5_K {
 
         void open(int j) {
             block = j;
-            Integers six, least;
-            packed.scales.read(j, first, six, least);
-            scale = Lanes::times(Lanes::halves(packed.d + first), Lanes::floats(six));
-            shift = Lanes::times(Lanes::halves(packed.dmin + first), Lanes::times(Lanes::floats(least), Lanes::all(-1.0f)));
+            packed.scales.read(j, first, scale, shift);
             fifth = Lanes::load(packed.fifth[j] + 4 * first);
         }
         void codes(int g, Integers & low, Integers & high) const {
-            const Integers both = Lanes::load(packed.q[block] + GROUP * g + 4 * first);
             const Integers bit = Lanes::bytes(16);
-            low  = Lanes::either(low_half(both), Lanes::both(Lanes::left(fifth, 4 - g), bit));
-            high = Lanes::either(high_half(both), Lanes::both(Lanes::right(fifth, g), bit));
+            halves(packed.q[block], g, first, low, high);
+            low  = Lanes::either(low, Lanes::both(Lanes::left(fifth, 4 - g), bit));
+            high = Lanes::either(high, Lanes::both(Lanes::right(fifth, g), bit));
         }
     };
 };
@@ -343,8 +336,8 @@ struct Q6_K {
             return Lanes::either(code, Lanes::both(moved, Lanes::bytes(0x30)));
         }
         void codes(int g, Integers & low, Integers & high) const {
-            const Integers both = Lanes::load(packed.q[block] + GROUP * g + 4 * first);
-            low = raised(low_half(both), top[0], g), high = raised(high_half(both), top[1], g);
+            halves(packed.q[block], g, first, low, high);
+            low = raised(low, top[0], g), high = raised(high, top[1], g);
         }
     };
 };
