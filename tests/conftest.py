@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "edgellm-home"
     monkeypatch.setenv("EDGELLM_HOME", str(root))
     return root
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: going through it again would cost some test that measures time half a second."""
+    gc.collect()
+    gc.freeze()

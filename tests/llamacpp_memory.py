@@ -15,6 +15,7 @@ from edgellm_llamacpp.native import library, open_context, open_model
 
 from edgellm.contracts.engine import Placement
 from edgellm.errors import LoadFailed
+from edgellm.formats.gguf import read_model
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def main() -> int:
     callback = lib.api.llama_log_callback(lambda _level, text, _data: lines.append((text or b"").decode()))
     lib.api.llama_log_set(callback, None)
     try:
-        model = open_model(lib, [path], placement, lambda _done: None)
+        model = open_model(lib, read_model(path), placement, lambda _done: None)
         context = open_context(lib, model, placement)
     except LoadFailed as error:
         print(error.message, *lines[-10:])

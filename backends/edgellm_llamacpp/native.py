@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgellm.contracts.engine import Placement
+from edgellm.contracts.engine import ModelFile, Placement
 from edgellm.errors import LoadFailed
 from edgellm.formats.gguf_types import TENSOR_TYPES
 from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
@@ -144,8 +144,8 @@ def open_vocabulary(lib: Library, path: Path) -> Model:
     return _open(lib, [path], params)
 
 
-def open_model(lib: Library, paths: Sequence[Path], placement: Placement, progress: Callable[[float], None]) -> Model:
-    """The whole model, of one file or of all its parts in order, placed as told.
+def open_model(lib: Library, file: ModelFile, placement: Placement, progress: Callable[[float], None]) -> Model:
+    """The whole model, of one file or of all its parts, placed as told.
 
     Raises LoadFailed, or whatever `progress` raised (which stops the load).
     """
@@ -174,13 +174,13 @@ def open_model(lib: Library, paths: Sequence[Path], placement: Placement, progre
     params.use_extra_bufts = repacks(lib, placement)
     params.progress_callback = callback
     try:
-        model = _open(lib, paths, params)
+        model = _open(lib, (file.path, *file.more), params)
     except LoadFailed:
         if raised:
             raise raised[0] from None
         raise
     if params.use_extra_bufts:
-        forget(paths)
+        forget(file)
     return model
 
 

@@ -134,7 +134,7 @@ class LlamaCppPlugin:
         _check(lib, placement)
         exactness = Exactness(lib.api, model, placement, repacks(lib, placement))
         with without_amx(lib.api) if overtaxes_amx(model) else nullcontext():
-            opened = open_model(lib, (model.path, *model.more), placement, progress)
+            opened = open_model(lib, model, placement, progress)
         _refuse(lib, opened, model.path.name)
         alike = placement.kv_type == "f16" and ordinary(model)
         context = open_context(lib, opened, placement, alike=alike)
@@ -151,7 +151,7 @@ class LlamaCppPlugin:
 
         lib = _library()
         _check(lib, placement)
-        opened = open_model(lib, (model.path, *model.more), placement, progress)
+        opened = open_model(lib, model, placement, progress)
         if lib.api.llama_model_has_encoder(opened.pointer) and lib.api.llama_model_has_decoder(opened.pointer):
             raise LoadFailed(f"{model.path.name} is an encoder-decoder model", hint="this engine embeds with encoders")
         embedder = LlamaCppEmbedder(lib, opened, open_context(lib, opened, placement, embeds=True), placement)
