@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from edgellm import plugins
-from edgellm.contracts.engine import Placement, Row, SampleSpec, TokenRunner
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Row, SampleSpec, TokenRunner
 from edgellm.formats.gguf import read_model
 from edgellm.placement.machine import cpu_name
 

@@ -17,20 +17,8 @@ from typing import Literal, NoReturn
 import msgspec
 from reference_chain import SAMPLERS, reference_choice, reference_logprobs
 
-from edgellm.contracts.engine import (
-    PREVIOUS,
-    Available,
-    CostModel,
-    KVCost,
-    Logprob,
-    ModelFile,
-    Parked,
-    Placement,
-    Result,
-    Row,
-    RunnerInfo,
-    Unavailable,
-)
+from edgellm.contracts.engine import Available, CostModel, KVCost, ModelFile, Placement, Unavailable
+from edgellm.contracts.runner import PREVIOUS, Logprob, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed, LoadFailed
 
 BYTES = 256

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from edgellm import __version__, platform
-from edgellm.contracts.engine import RunnerInfo
 from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Started, TextDelta, Timings, Usage
 from edgellm.contracts.request import GenerateRequest, Text
+from edgellm.contracts.runner import RunnerInfo
 from edgellm.engine import protocol
 from edgellm.engine.protocol import (
     Cancel,

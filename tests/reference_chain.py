@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from edgellm.contracts.draws import uniform
-from edgellm.contracts.engine import Logprob, SampleSpec
 from edgellm.contracts.request import Sampling
+from edgellm.contracts.runner import Logprob, SampleSpec
 
 SAMPLERS = frozenset(Sampling.__struct_fields__) | {"logprobs"}
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 
 Floats = npt.NDArray[np.float32]
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import msgspec
 from fake_runner import FakeBehaviour, FakeRunner
 
-from edgellm.contracts.engine import Placement, Row, SampleSpec
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Row, SampleSpec
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits

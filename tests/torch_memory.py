@@ -13,7 +13,8 @@ from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.runner import TorchRunner
 
 import edgellm.engine.worker  # noqa: F401
-from edgellm.contracts.engine import Placement, Row, SampleSpec
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Row, SampleSpec
 from edgellm.formats.gguf import read_model
 
 EVERYTHING = SampleSpec(top_p=0.9, seed=1, logprobs=5)

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from contract.driving import GREEDY
 
-from edgellm.contracts.engine import Placement, Row
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Row
 from edgellm.formats.gguf import read_model
 from edgellm.formats.splits import join, part_paths
 

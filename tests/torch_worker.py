@@ -13,7 +13,8 @@ import msgspec
 from edgellm_torch.plugin import TorchPlugin
 
 from edgellm import plugins
-from edgellm.contracts.engine import PREVIOUS, ModelFile, Placement, Row, TokenRunner
+from edgellm.contracts.engine import ModelFile, Placement
+from edgellm.contracts.runner import PREVIOUS, Row, TokenRunner
 from edgellm.engine import worker
 
 

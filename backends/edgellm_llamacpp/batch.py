@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgellm.contracts.engine import Row
+from edgellm.contracts.runner import Row
 
 
 class Batch:

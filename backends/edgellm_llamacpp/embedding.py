@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgellm.contracts.embedding import FOR_EMBEDDINGS, NOT_POOLED, EmbedderInfo
-from edgellm.contracts.engine import Placement, Row
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Row
 from edgellm.errors import GenerationFailed, LoadFailed
 from edgellm_llamacpp.batch import Batch
 from edgellm_llamacpp.native import Context, Library, Model

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgellm.contracts.chain import repetitions, token_counts
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 from edgellm_llamacpp.ordering import Floats
 
 LARGEST = float(np.finfo(np.float32).max)

@@ -9,15 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
-from edgellm.contracts.engine import (
-    Available,
-    CostModel,
-    ModelFile,
-    Placement,
-    Tokenizer,
-    TokenRunner,
-    Unavailable,
-)
+from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, Unavailable
+from edgellm.contracts.runner import TokenRunner
 from edgellm.errors import LoadFailed
 from edgellm.formats.summary import makes_embeddings
 

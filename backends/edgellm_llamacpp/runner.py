@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgellm.contracts.chain import SAMPLERS
-from edgellm.contracts.engine import Logprob, Parked, Placement, Result, Row, RunnerInfo
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Logprob, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_llamacpp.batch import Batch
 from edgellm_llamacpp.costs import MICRO_BATCH

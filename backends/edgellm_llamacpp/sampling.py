@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from edgellm.contracts.chain import COLDEST, LUCK
 from edgellm.contracts.draws import uniform
-from edgellm.contracts.engine import Logprob, SampleSpec
+from edgellm.contracts.runner import Logprob, SampleSpec
 from edgellm_llamacpp.ordering import Floats, Ids, descending, in_order
 from edgellm_llamacpp.penalties import reweighed
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable
 
 from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
-from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, TokenRunner, Unavailable
+from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, Unavailable
 from edgellm.contracts.kernels import KernelChoice, KernelReport
+from edgellm.contracts.runner import TokenRunner
 from edgellm.errors import EdgeError, InsufficientMemory, LoadFailed, short_of_memory
 from edgellm.formats.summary import makes_embeddings
 

@@ -13,7 +13,8 @@ import msgspec
 import torch
 from edgellm_kernels.pages import Ragged
 
-from edgellm.contracts.engine import ModelFile, Needs, Placement, SampleSpec
+from edgellm.contracts.engine import ModelFile, Needs, Placement
+from edgellm.contracts.runner import SampleSpec
 from edgellm.errors import InsufficientMemory
 from edgellm_torch.attention import Step
 from edgellm_torch.config import Decoder, Layer, linears

@@ -12,7 +12,8 @@ from edgellm_kernels.pages import Ragged
 from torch import Tensor
 
 from edgellm.contracts.chain import SAMPLERS
-from edgellm.contracts.engine import PREVIOUS, Parked, Placement, Result, Row, RunnerInfo
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import PREVIOUS, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_torch.attention import Step
 from edgellm_torch.costs import max_outputs

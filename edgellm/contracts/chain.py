@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 
 # fmt: off
 SAMPLERS: Final = frozenset({  # fields of Sampling, and log probabilities: a chain that knows them all

@@ -8,20 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edgellm.contracts.engine import (
-    Available,
-    CostModel,
-    ModelFile,
-    Parked,
-    Placement,
-    Result,
-    Row,
-    RunnerInfo,
-    SampleSpec,
-    Tokenizer,
-    TokenRunner,
-    Unavailable,
-)
+from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, Unavailable
+from edgellm.contracts.runner import Parked, Result, Row, RunnerInfo, SampleSpec, TokenRunner
 
 NextToken = Callable[[Sequence[int], SampleSpec, int], int]  # (all tokens, how, position among the generated)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgellm.contracts.engine import Logprob, Tokenizer
+from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.events import (
     Alternative,
     ChoiceDone,
@@ -17,6 +17,7 @@ from edgellm.contracts.events import (
     Usage,
 )
 from edgellm.contracts.request import GenerateRequest
+from edgellm.contracts.runner import Logprob
 from edgellm.engine.job import Job
 from edgellm.engine.step import Drawn
 from edgellm.engine.text import Piece, ReplyText

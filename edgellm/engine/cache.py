@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from edgellm.contracts.engine import Parked, RunnerInfo
+from edgellm.contracts.runner import Parked, RunnerInfo
 from edgellm.engine.ledger import Ledger
 from edgellm.engine.limits import Limits
 from edgellm.engine.prefix import PrefixTree

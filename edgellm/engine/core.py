@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from edgellm.contracts.engine import Tokenizer, TokenRunner
+from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.events import Event, Failed, FinishReason, Progress, Slid, Started
 from edgellm.contracts.request import GenerateRequest
+from edgellm.contracts.runner import TokenRunner
 from edgellm.engine.answers import Answer, Choice
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from edgellm.contracts.engine import Row, Tokenizer, TokenRunner
+from edgellm.contracts.engine import Tokenizer
+from edgellm.contracts.runner import Row, TokenRunner
 from edgellm.engine.job import Job
 from edgellm.engine.prefix import common_prefix
 from edgellm.errors import LoadFailed

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from edgellm.contracts.embedding import EmbedderInfo, EmbeddingPlugin, EmbedRequest
-from edgellm.contracts.engine import RunnerInfo, Tokenizer
+from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.events import Failed
+from edgellm.contracts.runner import RunnerInfo
 from edgellm.engine.embedding import EmbeddingCore
 from edgellm.engine.protocol import Cancel, Embed, Emitted, Heartbeat, Load, Ready, Shutdown
 from edgellm.engine.worker import Pipe, Worker, serve

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgellm.contracts.engine import PREVIOUS, Row, RunnerInfo
+from edgellm.contracts.runner import PREVIOUS, Row, RunnerInfo
 from edgellm.engine.cache import PrefixCache
 from edgellm.engine.job import Job
 from edgellm.engine.speculation import Speculator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 
 if TYPE_CHECKING:
     from edgellm.engine.speculation import Guesses

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from edgellm.contracts.engine import Result, TokenRunner
+from edgellm.contracts.runner import Result, TokenRunner
 from edgellm.engine.step import Step
 
 

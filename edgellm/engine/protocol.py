@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from edgellm.contracts.embedding import EmbedRequest
-from edgellm.contracts.engine import Placement, RunnerInfo
+from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import Event
 from edgellm.contracts.request import GenerateRequest
+from edgellm.contracts.runner import RunnerInfo
 from edgellm.engine.limits import Limits
 from edgellm.errors import UNREADABLE, ErrorInfo
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from edgellm.contracts.engine import Result, Row, RunnerInfo
+from edgellm.contracts.runner import Result, Row, RunnerInfo
 from edgellm.engine.cache import KvMemory, PrefixCache
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.flight import Flight

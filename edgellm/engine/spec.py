@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgellm.contracts.engine import RunnerInfo, SampleSpec, Tokenizer
+from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.contracts.runner import RunnerInfo, SampleSpec
 from edgellm.engine.breakers import breaker_tokens
 from edgellm.errors import InvalidRequest
 

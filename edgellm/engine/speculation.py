@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from edgellm.contracts.engine import RunnerInfo
+from edgellm.contracts.runner import RunnerInfo
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits

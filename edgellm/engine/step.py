@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edgellm.contracts.engine import Logprob, Row, RowError
+from edgellm.contracts.runner import Logprob, Row, RowError
 from edgellm.engine.job import Job
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from edgellm.contracts.backend import Health, State
-from edgellm.contracts.engine import RunnerInfo
 from edgellm.contracts.events import Event, Failed, Finished, Progress
+from edgellm.contracts.runner import RunnerInfo
 from edgellm.engine.patience import Restarts, Supervision
 from edgellm.engine.process import WorkerProcess, within, worker_argv
 from edgellm.engine.protocol import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from edgellm.contracts.engine import Row, SampleSpec, TokenRunner
+from edgellm.contracts.runner import Row, SampleSpec, TokenRunner
 from edgellm.engine.scheduler import Scheduler
 
 LONGEST_S = 0.25  # a size is not tried when it would take longer: first answers matter more than exact costs

@@ -24,9 +24,10 @@ from typing import Any, BinaryIO
 from msgspec.structs import replace
 
 from edgellm import __version__
-from edgellm.contracts.engine import EnginePlugin, Tokenizer, TokenRunner
+from edgellm.contracts.engine import EnginePlugin, Tokenizer
 from edgellm.contracts.events import Failed
 from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text, Tokens
+from edgellm.contracts.runner import TokenRunner
 from edgellm.engine import protocol
 from edgellm.engine.breakers import breaker_tokens
 from edgellm.engine.core import EngineCore

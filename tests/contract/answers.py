@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contract.engines import Engine
 
-from edgellm.contracts.engine import Placement, TokenRunner
+from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import Event, Failed, Finished, TextDelta
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Sampling, Text
+from edgellm.contracts.runner import TokenRunner
 from edgellm.engine.core import EngineCore
 from edgellm.engine.limits import Limits
 from edgellm.engine.prompt import PromptEncoder

@@ -19,7 +19,7 @@ from contract.engines import (
 )
 from shortened import shortened
 
-from edgellm.contracts.engine import TokenRunner
+from edgellm.contracts.runner import TokenRunner
 
 PARAMS = [*ENGINES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_ENGINES)]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgellm.contracts.engine import Result, Row, SampleSpec, Tokenizer, TokenRunner
+from edgellm.contracts.engine import Tokenizer
+from edgellm.contracts.runner import Result, Row, SampleSpec, TokenRunner
 
 GREEDY = SampleSpec(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 WARM = SampleSpec(temperature=1.0, top_k=40, top_p=0.95, seed=1234)

@@ -9,7 +9,8 @@ import numpy as np
 import torch_zoo
 from fake_runner import FakeBehaviour, FakePlugin
 
-from edgellm.contracts.engine import EnginePlugin, ModelFile, Placement, TensorInfo, Tokenizer, TokenRunner
+from edgellm.contracts.engine import EnginePlugin, ModelFile, Placement, TensorInfo, Tokenizer
+from edgellm.contracts.runner import TokenRunner
 from edgellm.formats.gguf import read_model
 
 PLACEMENT = Placement(

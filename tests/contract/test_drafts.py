@@ -8,7 +8,7 @@ import pytest
 from contract.driving import GREEDY, WARM, answer, append, prompt, step
 from contract.engines import Engine
 
-from edgellm.contracts.engine import Result, Row, SampleSpec, TokenRunner
+from edgellm.contracts.runner import Result, Row, SampleSpec, TokenRunner
 
 COUNT = 24
 

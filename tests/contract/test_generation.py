@@ -9,9 +9,9 @@ import pytest
 from contract.driving import prompt
 from contract.engines import Engine
 
-from edgellm.contracts.engine import TokenRunner
 from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Slid, TextDelta
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
+from edgellm.contracts.runner import TokenRunner
 from edgellm.engine.core import EngineCore
 from edgellm.engine.prompt import EncodedPrompt
 

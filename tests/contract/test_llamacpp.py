@@ -26,7 +26,8 @@ from edgellm_llamacpp.repacking import own_kernels
 from edgellm_llamacpp.runner import LlamaCppRunner
 from gguf import GGUFWriter
 
-from edgellm.contracts.engine import Available, Placement, Row, Unavailable
+from edgellm.contracts.engine import Available, Placement, Unavailable
+from edgellm.contracts.runner import Row
 from edgellm.errors import GenerationFailed, LoadFailed
 from edgellm.formats.gguf import read_model
 
@@ -243,7 +244,8 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 def test_exit_is_clean_closed_or_not(smollm2: Path, ending: str) -> None:
     done = run(f"""
 from pathlib import Path
-from edgellm.contracts.engine import Placement, Row
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Row
 from edgellm.formats.gguf import read_model
 from edgellm_llamacpp.plugin import plugin
 model = read_model(Path({str(smollm2)!r}))

@@ -14,7 +14,7 @@ from edgellm_llamacpp.native import Library, Model, library, open_vocabulary
 from edgellm_llamacpp.penalties import reweighed
 from edgellm_llamacpp.sampling import choose
 
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 
 Floats = npt.NDArray[np.float32]
 MakeSampler = Callable[[Any], Any]  # the binding -> a sampler

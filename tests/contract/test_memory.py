@@ -20,7 +20,7 @@ from torch_encoders import ENCODERS
 from torch_zoo import FAMILIES
 from zoo import Size
 
-from edgellm.contracts.engine import Row
+from edgellm.contracts.runner import Row
 from edgellm.errors import InvalidRequest, LoadFailed
 from edgellm.formats.gguf import read_model
 from edgellm.formats.gguf_types import TENSOR_TYPES

@@ -6,7 +6,7 @@ import pytest
 from contract.driving import answer, append, fill, prompt
 from contract.engines import Engine
 
-from edgellm.contracts.engine import TokenRunner
+from edgellm.contracts.runner import TokenRunner
 
 
 def test_a_copy_comes_back_into_another_sequence_and_continues_exactly(engine: Engine, runner: TokenRunner) -> None:

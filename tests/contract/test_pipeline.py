@@ -8,7 +8,7 @@ import pytest
 from contract.driving import GREEDY, STORY, WARM, answer, append, fill, prompt, step, token
 from contract.engines import Engine
 
-from edgellm.contracts.engine import PREVIOUS, Row, SampleSpec, TokenRunner
+from edgellm.contracts.runner import PREVIOUS, Row, SampleSpec, TokenRunner
 
 COUNT = 8
 

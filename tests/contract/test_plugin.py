@@ -9,7 +9,8 @@ import pytest
 from contract.driving import GREEDY, step, token
 from contract.engines import TINY, Engine
 
-from edgellm.contracts.engine import Available, Row
+from edgellm.contracts.engine import Available
+from edgellm.contracts.runner import Row
 from edgellm.errors import LoadFailed
 
 

@@ -11,9 +11,10 @@ from contract.engines import PLACEMENT
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from tiny_mamba import write_mamba
 
-from edgellm.contracts.engine import Row, Tokenizer, TokenRunner
+from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.events import Failed, Finished
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
+from edgellm.contracts.runner import Row, TokenRunner
 from edgellm.engine.core import EngineCore
 from edgellm.engine.job import Job
 from edgellm.formats.gguf import read_model

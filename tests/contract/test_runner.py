@@ -7,7 +7,7 @@ import pytest
 from contract.driving import GREEDY, STORY, WARM, answer, append, fill, prompt, step, token
 from contract.engines import TINY, Engine
 
-from edgellm.contracts.engine import Row, TokenRunner
+from edgellm.contracts.runner import Row, TokenRunner
 
 
 def test_info_says_what_was_placed(engine: Engine, runner: TokenRunner) -> None:

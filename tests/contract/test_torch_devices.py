@@ -20,7 +20,8 @@ from edgellm_torch.load import load
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.runner import TorchRunner
 
-from edgellm.contracts.engine import Placement, Row
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import Row
 from edgellm.errors import InsufficientMemory
 from edgellm.formats.gguf import read_model
 

@@ -18,7 +18,8 @@ from edgellm_torch.costs import KV_TYPES, cost_model, group_blocks
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.runner import TorchRunner
 
-from edgellm.contracts.engine import PREVIOUS, Placement, Row, SampleSpec
+from edgellm.contracts.engine import Placement
+from edgellm.contracts.runner import PREVIOUS, Row, SampleSpec
 from edgellm.errors import GenerationFailed
 from edgellm.formats.gguf import read_model
 

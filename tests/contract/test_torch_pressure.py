@@ -20,8 +20,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from edgellm.contracts.engine import Row
 from edgellm.contracts.request import Sampling
+from edgellm.contracts.runner import Row
 from edgellm.engine.draft_model import DraftModel
 from edgellm.engine.limits import Limits
 from edgellm.formats.gguf import read_model

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling import Ahead, OneByOne, alone, placement, tokens
 
-from edgellm.contracts.engine import PREVIOUS, Placement, Result, Row
+from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import ChoiceDone, Event, Failed, Finished, Slid, TextDelta
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
+from edgellm.contracts.runner import PREVIOUS, Result, Row
 from edgellm.engine.core import EngineCore
 from edgellm.engine.draft_model import DraftModel
 from edgellm.engine.job import Job

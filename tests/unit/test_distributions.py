@@ -14,7 +14,7 @@ from edgellm_torch.sampling.chain import choose as choose_rows
 from edgellm_torch.sampling.penalties import Draw
 from msgspec.structs import replace
 
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 
 Numbers = npt.NDArray[np.float64]
 

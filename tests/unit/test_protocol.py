@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgellm.contracts.engine import Placement, RunnerInfo
+from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import (
     ChoiceDone,
     Failed,
@@ -20,6 +20,7 @@ from edgellm.contracts.events import (
     Usage,
 )
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Sampling, Text, Tokens
+from edgellm.contracts.runner import RunnerInfo
 from edgellm.engine.protocol import (
     FRAME_LIMIT,
     Cancel,

@@ -16,7 +16,7 @@ from sampler_specs import FIELDS, PATTERN, SPECS, Floats, row, spec
 
 from edgellm.contracts import chain
 from edgellm.contracts.chain import dry
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 
 
 @pytest.mark.parametrize("name", SPECS)

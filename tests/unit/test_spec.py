@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_runner import END, VOCABULARY, FakeRunner, FakeTokenizer
 
-from edgellm.contracts.engine import RunnerInfo, SampleSpec
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
+from edgellm.contracts.runner import RunnerInfo, SampleSpec
 from edgellm.contracts.simple import ByteTokenizer
 from edgellm.engine.breakers import breaker_tokens
 from edgellm.engine.spec import sample_spec

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from edgellm.contracts.engine import DraftMode, RunnerInfo, SampleSpec
+from edgellm.contracts.engine import DraftMode
+from edgellm.contracts.runner import RunnerInfo, SampleSpec
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from lying_headers import lies
 from zoo import Size
 
-from edgellm.contracts.engine import ModelFile, Placement, Row, SampleSpec
+from edgellm.contracts.engine import ModelFile, Placement
+from edgellm.contracts.runner import Row, SampleSpec
 from edgellm.errors import EdgeError, GenerationFailed
 from edgellm.formats.gguf import read_model
 

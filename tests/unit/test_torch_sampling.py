@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as arrays
 from reference_chain import reference_choice, reference_logprobs
 from sampler_specs import FIELDS, PATTERN, SPECS, Floats, row, spec
 
-from edgellm.contracts.engine import Row, SampleSpec
+from edgellm.contracts.runner import Row, SampleSpec
 
 
 def one(logits: Floats, draw: Draw) -> tuple[int | None, float]:

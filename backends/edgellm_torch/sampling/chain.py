@@ -16,7 +16,7 @@ from torch import Tensor
 
 from edgellm.contracts.chain import COLDEST, LUCK
 from edgellm.contracts.draws import uniform
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 from edgellm_torch.sampling.ordering import head, rows_at_once
 from edgellm_torch.sampling.penalties import Draw, reweighed
 from edgellm_torch.transfer import upload

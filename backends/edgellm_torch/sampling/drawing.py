@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from edgellm.contracts.engine import Logprob, Result, Row
+from edgellm.contracts.runner import Logprob, Result, Row
 from edgellm_torch.sampling.chain import choose, draw, remembers, told
 from edgellm_torch.sampling.logprobs import Measured, log_probabilities, measure, named
 from edgellm_torch.sampling.penalties import Draw

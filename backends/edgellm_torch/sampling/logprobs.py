@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from edgellm.contracts.engine import Logprob
+from edgellm.contracts.runner import Logprob
 from edgellm_torch.sampling.ordering import head, rows_at_once
 from edgellm_torch.transfer import upload
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from edgellm.contracts.chain import repetitions, token_counts
-from edgellm.contracts.engine import SampleSpec
+from edgellm.contracts.runner import SampleSpec
 from edgellm_torch.transfer import upload
 
 
