@@ -29,6 +29,8 @@ def show_log(name: str | None, *, lines: int, follow: bool, path: bool) -> None:
         whose = "the daemon" if name is None else name
         hint = "one that runs in the foreground (`edgellm serve`) writes to its own terminal" if name is None else None
         raise NotFound(f"there is no log of {whose} yet", hint=hint)
+    if not log.stat().st_size:
+        output.note(f"nothing is logged yet in {log}")
     with contextlib.closing(Tail(log)) as tail:
         for line in tail.last(lines):
             output.line(line)

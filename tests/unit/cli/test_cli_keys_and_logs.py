@@ -70,6 +70,18 @@ def test_logs_of_a_model(home: Path, capsys: Streams) -> None:
     assert main(["logs", "../../etc/passwd"]) == 2
 
 
+def test_an_empty_log_is_told_from_a_command_that_does_nothing(home: Path, capsys: Streams) -> None:
+    log = default_paths().daemon_log
+    log.parent.mkdir(parents=True)
+    log.touch()
+    assert main(["logs"]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"nothing is logged yet in {log}\n")
+    log.write_text("a line\n")
+    assert main(["logs", "-n", "0"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_log_is_followed_also_into_a_new_file(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("one\ntwo\n")
