@@ -31,3 +31,17 @@ def find(name: str, commands: Mapping[str, T], aliases: Mapping[str, str]) -> T:
             f"there is no command {name}", hint=f"{hint}/help lists all; a space before it makes it a question"
         )
     return command
+
+
+def require_fitting(name: str, rest: str, usage: str) -> None:
+    """What follows the name is something that `usage` has a place for; only a VALUE may have several lines.
+
+    Raises InvalidRequest: what a command would drop was meant for somebody.
+    """
+    takes = usage.partition(" ")[2]
+    if not rest or "VALUE" in takes or (takes and "\n" not in rest):
+        return
+    raise InvalidRequest(
+        f"nothing can follow the line of {name}" if takes else f"nothing can follow {name}",
+        hint="send what follows by itself; a space before the command makes all of it a question",
+    )

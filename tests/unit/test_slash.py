@@ -39,6 +39,23 @@ def test_commands_are_found_by_name_and_alias_or_the_nearest_is_named() -> None:
     assert "did you mean /help?" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("usage", "rest"),
+    [("/new", "Why is the sky blue?"), ("/model [NAME]", "m\nWhy?"), ("/save FILE", "a.json\nb.json")],
+)
+def test_what_a_command_would_drop_or_misread_is_refused(usage: str, rest: str) -> None:
+    name = usage.partition(" ")[0]
+    with pytest.raises(InvalidRequest, match=f"nothing can follow .*{name}"):
+        slash.require_fitting(name, rest, usage)
+
+
+@pytest.mark.parametrize(
+    ("usage", "rest"), [("/new", ""), ("/model [NAME]", "m"), ("/set [NAME VALUE]", "system Be brief.\nBe kind.")]
+)
+def test_what_a_command_has_a_place_for_may_follow(usage: str, rest: str) -> None:
+    slash.require_fitting(usage.partition(" ")[0], rest, usage)
+
+
 def test_what_follows_set() -> None:
     assert wanted("temperature 0.5") == ("temperature", "0.5")
     assert wanted("parameter  seed 3") == ("seed", "3")

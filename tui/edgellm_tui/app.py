@@ -169,12 +169,14 @@ class ChatApp(App[None]):
     @on(messages.Commanded)
     async def _obey(self, message: messages.Commanded) -> None:
         try:
-            done = slash.find(message.name, COMMANDS, ALIASES).run(self, message.rest)
+            command = slash.find(message.name, COMMANDS, ALIASES)
+            slash.require_fitting(message.name, message.rest, command.usage)
+            done = command.run(self, message.rest)
             if done is not None:
                 await done
         except EdgeError as error:
             self._tell(error.message, error.hint)
-            self.chat.prompt.area.put_back(f"{message.name} {message.rest}".strip())
+            self.chat.prompt.area.put_back(message.text)
 
     @on(messages.PullAsked)
     def _pull(self, message: messages.PullAsked) -> None:

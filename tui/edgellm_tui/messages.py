@@ -18,10 +18,11 @@ class Submitted(Message):
 
 
 class Commanded(Message):
-    """A message that begins with a slash: the command's name, and what follows it."""
+    """A message that begins with a slash: as it was written; the command's name, and what follows it."""
 
-    def __init__(self, name: str, rest: str) -> None:
+    def __init__(self, text: str, name: str, rest: str) -> None:
         super().__init__()
+        self.text = text
         self.name = name
         self.rest = rest
 

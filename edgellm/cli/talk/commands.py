@@ -11,7 +11,7 @@ from edgellm.cli.output import Output
 from edgellm.cli.talk.conversation import Conversation
 from edgellm.errors import InvalidRequest
 from edgellm.paths import expanded
-from edgellm.slash import find
+from edgellm.slash import find, require_fitting
 from edgellm.units import number, size
 from edgellm.wishes import SETTINGS, wanted
 
@@ -38,7 +38,9 @@ class Leave(Exception):
 
 def execute(name: str, rest: str, conversation: Conversation, output: Output) -> str | None:
     """Do what was typed; a question to ask next, or None. Raises Leave, and InvalidRequest with the way out."""
-    return find(name, COMMANDS, ALIASES).run(Call(conversation, rest, output))
+    command = find(name, COMMANDS, ALIASES)
+    require_fitting(name, rest, command.usage)
+    return command.run(Call(conversation, rest, output))
 
 
 def _help(call: Call) -> None:

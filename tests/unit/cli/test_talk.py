@@ -173,6 +173,9 @@ def test_settings(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.Monke
         ("/save /nowhere/at/all", "cannot be written"),
         ("/save", "name a file"),
         ("/retry", "nothing was asked"),
+        ("/clear\nWhy is the sky blue?", "nothing can follow /clear"),
+        ("/bye for now", "nothing can follow /bye"),
+        ("/save a.json\nWhy?", "nothing can follow the line of /save"),
     ],
 )
 def test_commands_that_cannot_be(

@@ -91,6 +91,10 @@ def test_what_is_no_command_says_so_and_is_not_asked(home: Path) -> None:
                 ("/set top_k 9999999999999999999999", "top_k takes a whole number below"),
                 ("/model nosuch", "no model named nosuch"),
                 ("/model ../x", "is not a model name"),
+                ("/help\nWhy is the sky blue?", "nothing can follow /help"),
+                ("/new Why is the sky blue?", "nothing can follow /new"),
+                ("/model m\nWhy?", "nothing can follow the line of /model"),
+                ("/set temperature 1\n\nWhy?", "temperature cannot be"),
             ):
                 app.chat.prompt.area.text = line
                 await pilot.press("enter")

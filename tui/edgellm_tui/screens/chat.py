@@ -199,7 +199,7 @@ class ChatScreen(Screen[None]):
     def _ask(self, message: messages.Submitted) -> None:
         command = slash.split(message.text)
         if command is not None:
-            self.app.post_message(messages.Commanded(*command))
+            self.app.post_message(messages.Commanded(message.text, *command))
         elif self.answering:
             self.prompt.area.put_back(message.text)
             self._too_early()
