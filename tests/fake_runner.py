@@ -377,6 +377,7 @@ class FakePlugin:
         return FakeTokenizer()
 
     def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> FakeRunner:
+        placement.check("the fake engine", self.kv_types)
         if not model.path.exists() or model.path.read_bytes()[:4] != b"GGUF":
             raise LoadFailed(f"the fake engine cannot load {model.path.name}: not a GGUF file", hint="use another")
         progress(0.5)

@@ -181,24 +181,16 @@ def _key(path: Path) -> tuple[Path, int, int]:
 
 
 def _check(lib: Library, placement: Placement) -> None:
+    """Raises LoadFailed for a room that cannot be had here."""
     from edgellm_llamacpp.costs import KV_TYPES
 
-    if placement.kv_type not in KV_TYPES:
-        raise LoadFailed(f"llama.cpp has no KV type {placement.kv_type}", hint="one of " + ", ".join(KV_TYPES))
     most = int(lib.api.llama_max_parallel_sequences())
-    if not 1 <= placement.max_sequences <= most:
+    if placement.max_sequences > most:
         raise LoadFailed(
             f"llama.cpp keeps 1 to {most} sequences, not {placement.max_sequences}",
             hint="change max_sequences",
         )
-    for name in ("context", "capacity", "batch_tokens", "threads", "threads_batch"):
-        if getattr(placement, name) < 1:
-            raise LoadFailed(f"{name} is {getattr(placement, name)}; it must be at least 1")
-    if placement.batch_tokens < placement.max_sequences:
-        raise LoadFailed(
-            f"batch_tokens is {placement.batch_tokens}, less than one for each of {placement.max_sequences} sequences",
-            hint="raise batch_tokens, or lower max_sequences",
-        )
+    placement.check("llama.cpp", KV_TYPES)
 
 
 def _refuse(lib: Library, opened: Model, name: str) -> None:

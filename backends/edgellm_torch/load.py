@@ -78,19 +78,10 @@ def staging(device: str) -> Callable[[], Staging] | None:
 
 
 def check(placement: Placement) -> None:
-    """Raises LoadFailed for a room that makes no sense."""
-    if placement.kv_type not in KV_TYPES:
-        raise LoadFailed(f"the PyTorch engine has no KV type {placement.kv_type}", hint="one of " + ", ".join(KV_TYPES))
+    """Raises LoadFailed for a room that cannot be had here."""
+    placement.check("the PyTorch engine", KV_TYPES)
     if placement.spills:
         raise LoadFailed(
             "the PyTorch engine holds all weights in memory, and these do not fit",
             hint="take a smaller model, or engine = llamacpp, which reads them from disk",
-        )
-    for name in ("context", "capacity", "batch_tokens", "threads", "threads_batch", "max_sequences"):
-        if getattr(placement, name) < 1:
-            raise LoadFailed(f"{name} is {getattr(placement, name)}; it must be at least 1")
-    if placement.batch_tokens < placement.max_sequences:
-        raise LoadFailed(
-            f"batch_tokens is {placement.batch_tokens}, less than one for each of {placement.max_sequences} sequences",
-            hint="raise batch_tokens, or lower max_sequences",
         )

@@ -6,13 +6,14 @@ chosen or planned for, and answered from the file's header alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from edgellm.contracts.runner import TokenRunner
+from edgellm.errors import LoadFailed
 
 ENGINE_STATE = "EDGELLM_ENGINE_STATE"  # environment variable: a folder where engines may keep small files between runs
 
@@ -70,6 +71,19 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False  # text must not depend, to the last bit, on what else is computed or was cached
     spills: bool = False  # the weights do not fit in memory: map them, and make no copy of any
     memory: int = 0  # bytes of RAM that the engine may take in all, its process included; 0: unknown
+
+    def check(self, engine: str, kv_types: Sequence[str]) -> None:
+        """Raises LoadFailed for a room that makes no sense, or a KV type that `engine`, as people call it, has not."""
+        if self.kv_type not in kv_types:
+            raise LoadFailed(f"{engine} has no KV type {self.kv_type}", hint="one of " + ", ".join(kv_types))
+        for name in ("context", "capacity", "max_sequences", "batch_tokens", "threads", "threads_batch"):
+            if getattr(self, name) < 1:
+                raise LoadFailed(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.batch_tokens < self.max_sequences:
+            raise LoadFailed(
+                f"batch_tokens is {self.batch_tokens}, less than one for each of {self.max_sequences} sequences",
+                hint="raise batch_tokens, or lower max_sequences",
+            )
 
 
 DraftMode = Literal["auto", "always", "off"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -66,6 +67,21 @@ def test_what_is_no_model_fails_with_words(engine: Engine, tmp_path: Path, conte
         engine.plugin.load(model, TINY, lambda _done: None)
     assert "broken.gguf" in caught.value.message
     assert caught.value.hint
+
+
+ROOMS: list[tuple[dict[str, Any], str]] = [
+    ({"kv_type": "q9"}, "no KV type q9"),
+    ({"capacity": 0}, "capacity is 0"),
+    ({"threads": 0}, "threads is 0"),
+    ({"max_sequences": 0}, "max_sequences is 0"),
+    ({"batch_tokens": 3}, "batch_tokens is 3"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), ROOMS)
+def test_rooms_that_make_no_sense_are_refused(engine: Engine, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(LoadFailed, match=words):
+        engine.plugin.load(engine.model, msgspec.structs.replace(TINY, **fields), lambda _done: None)
 
 
 def test_two_runners_do_not_share_memory(engine: Engine) -> None:
