@@ -8,11 +8,12 @@ Rules, in this order:
   - Every decoding job gets its row: those who read must not wait. Where nothing is to be prefilled, guesses of the
     tokens to follow join as far as they pay (`speculation.py`).
   - Prefill fills what is left of the step: of its tokens and of its time (a step stays under `decode_step_s` while
-    anyone decodes, under `step_s` otherwise, as far as chunks of MIN_CHUNK allow).
+    anyone decodes, under `step_s` otherwise, as far as chunks of MIN_CHUNK allow: `budget.py`).
   - Among prefills, lower `priority` first; within one, least predicted work first minus the time already waited: short
     prompts and prompts with a cached prefix overtake, and waiting as long as the difference makes up for it, so nobody
     starves.
-  - A prompt that shares a prefix with one being prefilled now waits for it and forks: the prefix is computed once.
+  - A prompt that shares a prefix with one being prefilled now waits for it and forks: the prefix is computed once
+    (`sharing.py`).
   - When KV runs out, the lowest and latest job gives up its sequence and resumes later, also for a waiting job of
     higher priority. Its text does not change: draws depend on the position alone.
 """
@@ -22,19 +23,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from edgellm.contracts.runner import Result, Row, RunnerInfo
+from edgellm.engine.budget import StepBudget
 from edgellm.engine.cache import KvMemory, PrefixCache
 from edgellm.engine.costs import StepCosts
 from edgellm.engine.flight import Flight
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
-from edgellm.engine.prefix import common_prefix
+from edgellm.engine.sharing import forks_now, leader, next_chunk
 from edgellm.engine.speculation import Speculator
-from edgellm.engine.step import Batch, Broken, Drawn, Step, pairs
+from edgellm.engine.step import Batch, Broken, Drawn, Step
 
-MIN_CHUNK = 64  # rows of a step with prefill, if there are as many: fewer waste the matrix units
-DEEP = 512  # tokens of context from which the attention of a prefill step outweighs the rest
 HEADROOM = 32  # tokens kept for each job's answer before the next is let in, lest it be suspended at once
-WORTH_WAITING = 64  # a shared prefix shorter than this is not waited for
 
 
 class Scheduler:
@@ -143,32 +142,35 @@ class Scheduler:
             if all(row.sample is not None and len(row.tokens) == 1 for row in step.rows):
                 self.decode_costs.observe(step.tokens, seconds)
         for job, row, result in zip(step.jobs, step.rows, results, strict=True):
-            if result.error == "no_room":
-                continue
-            left = job in self._flight.leaving
-            accepted = result.tokens[:-1]
-            computed = [*job.tokens[row.start : row.start + len(row.tokens)], *accepted]
-            job.computed += len(computed)
-            assert job.sequence is not None
-            if row.draft:
-                self.cache.shrink(job.sequence, job.computed)
-            if left:  # it ended while this ran: what was drawn is nobody's
-                # It may have left before the token that this row took was told.
-                known = len(computed) == len(row.tokens) + len(accepted)
-                self._flight.leaving[job] &= known and result.error is None
-                self.cache.computed(job.sequence, computed)
-                continue
-            if result.error == "nan":
-                outcomes.append(Broken(job, "nan"))
-                continue
-            self.cache.computed(job.sequence, computed)
-            self.speculator.learn(job, result.tokens)
-            job.carry = result.carry
-            for index, token in enumerate(result.tokens):
-                job.record(token, now)
-                outcomes.append(Drawn(job, token, result.logprobs[index] if result.logprobs else None))
+            if result.error != "no_room":
+                outcomes += self._take(job, row, result, now)
         self._flight.refused += refused
         return outcomes + self._landed()
+
+    def _take(self, job: Job, row: Row, result: Result, now: float) -> list[Drawn | Broken]:
+        """Count what a row has computed, and give its job what was drawn."""
+        accepted = result.tokens[:-1]
+        computed = [*job.tokens[row.start : row.start + len(row.tokens)], *accepted]
+        job.computed += len(computed)
+        assert job.sequence is not None
+        if row.draft:
+            self.cache.shrink(job.sequence, job.computed)
+        if job in self._flight.leaving:  # it ended while this ran: what was drawn is nobody's
+            # It may have left before the token that this row took was told.
+            known = len(computed) == len(row.tokens) + len(accepted)
+            self._flight.leaving[job] &= known and result.error is None
+            self.cache.computed(job.sequence, computed)
+            return []
+        if result.error == "nan":
+            return [Broken(job, "nan")]
+        self.cache.computed(job.sequence, computed)
+        self.speculator.learn(job, result.tokens)
+        job.carry = result.carry
+        drawn: list[Drawn | Broken] = []
+        for index, token in enumerate(result.tokens):
+            job.record(token, now)
+            drawn.append(Drawn(job, token, result.logprobs[index] if result.logprobs else None))
+        return drawn
 
     def abandon(self) -> None:
         """The engine failed: nothing is in flight any more, and what that did to its sequences is unknown."""
@@ -192,65 +194,31 @@ class Scheduler:
         if not self.waiting and all(job.decoding for job in self.active):
             return  # the usual case while answers are written
         self._admit_followers(now, batch)
-        limit = self._limits.decode_step_s if batch.rows else self._limits.step_s
-        least = self._least(batch)
+        allowed = StepBudget(batch, self.active, self._info, self._limits, self.costs)
         for job in self._prefill_order(now):
             if self._full and job.sequence is None:
                 continue  # once a job cannot be admitted, no later one may take the room it waits for
-            if batch.tokens >= self._budget(batch, job, least, limit):
+            if batch.tokens >= allowed.tokens(job):
                 break
             if job.sequence is None:
-                if self._leader(job) is not None:
+                if leader(job, self.active, self.cache) is not None:
                     continue
                 if not self._admit(job, now, batch):
                     self._full = True
                     continue
-            budget = self._budget(batch, job, least, limit)
-            self._fill_tile(batch, job, budget)
-            count = min(self._chunk(job), budget - batch.tokens)
+            budget = allowed.tokens(job)
+            self._go_back(job, allowed.start(job, budget))
+            count = min(next_chunk(job, self.waiting), budget - batch.tokens)
             if count <= 0 or not self.cache.make_room(count):
                 break
             self._add_row(batch, job, count)
 
-    def _fill_tile(self, batch: Batch, job: Job, budget: int) -> None:
-        """Compute some cached tokens of a job again, where a step of a whole tile is faster than a smaller one.
-
-        Below a tile, attention costs per row and context: on some CPUs a step of 36 rows takes twice as long as one of
-        64, on others half. What was measured decides.
-        """
-        tile = self._info.prefill_tile
-        rows = batch.tokens + job.pending
-        missing = tile - rows
-        if missing <= 0 or 4 * job.pending < tile or missing > job.computed or tile > budget:
-            return
-        length = job.computed - missing
-        whole = batch.pairs + pairs(length, tile - batch.tokens)
-        if self.costs.predict(tile, whole) >= self.costs.predict(rows, batch.pairs + pairs(job.computed, job.pending)):
-            return
+    def _go_back(self, job: Job, length: int) -> None:
+        """Compute again what lies at and beyond position `length`, where the runner can cut there."""
         assert job.sequence is not None
-        if self.cache.give_back(job.sequence, job.tokens[:length], job.key):
+        if length < job.computed and self.cache.give_back(job.sequence, job.tokens[:length], job.key):
             job.computed = length
             job.cached = min(job.cached, length)
-
-    def _least(self, batch: Batch) -> int:
-        """Tokens that a step with prefill has in any case, if there are as many, its decode rows included."""
-        # Over a long context, one row more than a tile costs as much as a whole tile more.
-        deep = any(job.computed >= DEEP and not job.decoding for job in self.active)
-        least = max(MIN_CHUNK, batch.tokens + MIN_CHUNK // 2) if deep else batch.tokens + MIN_CHUNK
-        return min(least, self._info.batch_tokens)
-
-    def _budget(self, batch: Batch, job: Job, least: int, limit: float) -> int:
-        """Tokens the whole step may have when `job` goes on in it, what it has already included."""
-        if not self.costs.known(MIN_CHUNK):
-            return least  # measure once before trusting a large chunk
-        taken, before = batch.tokens, batch.pairs
-
-        def looked_at(tokens: int) -> float:
-            return before + pairs(job.computed, tokens - taken)
-
-        fitting = self.costs.fits(limit, max(least, taken), self._info.batch_tokens, looked_at)
-        deep = job.computed >= DEEP
-        return max(least, fitting - fitting % self._info.prefill_tile) if deep else fitting
 
     def _prefill_order(self, now: float) -> list[Job]:
         """Jobs with a prompt to compute, most urgent first."""
@@ -270,39 +238,12 @@ class Scheduler:
             return job.pending
         return len(job.tokens) - self.cache.held(job.tokens, job.key)
 
-    def _leader(self, job: Job) -> Job | None:
-        """A job in prefill now that will soon hold more of this one's prompt than the cache does: wait for it."""
-        for other in self.active:
-            shared = self._shared(other, job)
-            if shared <= other.computed or other.priority > job.priority:
-                continue
-            held = self.cache.held(job.tokens, job.key)
-            # What the leader itself holds already does not speak against waiting for the rest.
-            if held < shared and (held <= other.computed or shared - held >= WORTH_WAITING):
-                return other
-        return None
-
-    def _shared(self, lead: Job, job: Job) -> int:
-        """Tokens of `job` that `lead` computes or will compute, 0 where too few; the last one is never shared."""
-        if lead.decoding or lead.key != job.key or lead.tokens[:WORTH_WAITING] != job.tokens[:WORTH_WAITING]:
-            return 0  # the quick look first: this runs for every waiting job in every step
-        return min(common_prefix(lead.tokens, job.tokens), len(job.tokens) - 1, len(lead.tokens) - 1)
-
     def _admit_followers(self, now: float, batch: Batch) -> None:
         """Let those who waited for a prefix fork where it ends, before its leader goes on: windows forget behind it."""
         leaders = [job for job in self.active if job.computed and not job.decoding]
         for job in list(self.waiting) if leaders else ():
-            if any(self._shared(lead, job) == lead.computed for lead in leaders) and not self._admit(job, now, batch):
+            if forks_now(job, leaders) and not self._admit(job, now, batch):
                 return
-
-    def _chunk(self, job: Job) -> int:
-        """Tokens to compute next, cut where another job waits to fork: windows forget what lies further back."""
-        end = len(job.tokens)
-        for other in self.waiting:
-            shared = self._shared(job, other)
-            if job.computed < shared < end:
-                end = shared
-        return end - job.computed
 
     def _add_row(self, batch: Batch, job: Job, count: int, guess: Sequence[int] = ()) -> None:
         assert job.sequence is not None
