@@ -31,7 +31,7 @@ TOLD_S = 1.0  # between two words to those who wait
 
 
 class EngineCore:
-    """One loaded model answering many requests."""
+    """One loaded model answering many requests. `trained`: the longest context it was trained for, where it is known."""
 
     def __init__(
         self,
@@ -40,8 +40,10 @@ class EngineCore:
         tokenizer: Tokenizer,
         *,
         limits: Limits | None = None,
+        trained: int | None = None,
     ) -> None:
         self._model = model
+        self._trained = trained
         self._runner = runner
         self._tokenizer = tokenizer
         self._limits = limits or Limits()
@@ -130,11 +132,19 @@ class EngineCore:
         if prompt >= context:
             raise ContextExceeded(
                 f"the prompt has {prompt:,} tokens; {self._model} takes {context:,}",
-                hint="shorten it, raise the context (--context) up to what the model was trained for, or pick another",
+                hint=self._way_out(context),
                 param="messages",
             )
         room = SLIDING_CONTEXTS * context if request.sliding else context - prompt
         return room if request.max_tokens is None else min(request.max_tokens, room)
+
+    def _way_out(self, context: int) -> str:
+        """What helps whose prompt is too long for this context: a longer one only where the model was trained for it."""
+        if self._trained is None:
+            return "shorten it, raise the context (--context) if the model was trained for more, or pick another model"
+        if context < self._trained:
+            return f"shorten it, or raise the context (--context), up to the {self._trained:,} it was trained for"
+        return "shorten it, or pick a model with a longer context: it was trained for no more"
 
     # -- stepping --------------------------------------------------------------------------------
 

@@ -135,6 +135,7 @@ class Worker:
     def _load(self, load: Load) -> None:
         from edgellm import plugins
         from edgellm.formats.gguf import read_model
+        from edgellm.placement.plan import trained_context
 
         began = time.monotonic()
         self._model = load.model
@@ -142,7 +143,7 @@ class Worker:
         model = read_model(Path(load.path))
         tokenizer = self._prompts.submit(plugin.tokenizer, model)  # beside the weights, not after them
         runner = plugin.load(model, load.placement, self._report_loading)
-        self._start(load, runner, tokenizer.result())
+        self._start(load, runner, tokenizer.result(), trained_context(model))
         if load.draft:
             self._load_draft(load, plugin)
         self._pipe.send(Ready(runner.info, time.monotonic() - began))
@@ -165,8 +166,8 @@ class Worker:
             self._reported = done
             self._pipe.send(Loading(done))
 
-    def _start(self, load: Load, runner: TokenRunner, tokenizer: Tokenizer) -> None:
-        core = EngineCore(load.model, runner, tokenizer, limits=load.limits)
+    def _start(self, load: Load, runner: TokenRunner, tokenizer: Tokenizer, trained: int | None) -> None:
+        core = EngineCore(load.model, runner, tokenizer, limits=load.limits, trained=trained)
         core.warm_up()
         self._context = runner.info.context
         self._tokenizer = tokenizer

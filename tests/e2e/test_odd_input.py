@@ -121,6 +121,7 @@ def test_stop_strings_as_long_as_they_may_be(http: httpx2.Client) -> None:
         ([49152], "prompt[0]", "ids go from 0 to 49151"),
         ([5] * 1025, "prompt", "has 1,025 tokens; smollm2:135m takes 1,024"),
         ("colour " * 1100, "prompt", "smollm2:135m takes 1,024"),
+        ([5] * 1025, "prompt", "up to the 8,192 it was trained for"),
     ],
 )
 def test_prompts_that_are_refused(prompt: Any, param: str, words: str, http: httpx2.Client) -> None:

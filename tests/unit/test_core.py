@@ -153,6 +153,23 @@ def test_a_prompt_that_does_not_fit_names_both_sizes() -> None:
     assert "256" in event.error.message
 
 
+@pytest.mark.parametrize(
+    ("trained", "way_out"),
+    [
+        (None, "shorten it, raise the context (--context) if the model was trained for more, or pick another model"),
+        (4096, "shorten it, or raise the context (--context), up to the 4,096 it was trained for"),
+        (256, "shorten it, or pick a model with a longer context: it was trained for no more"),
+    ],
+)
+def test_a_longer_context_is_proposed_only_where_the_model_was_trained_for_one(
+    trained: int | None, way_out: str
+) -> None:
+    made = EngineCore("fake", FakeRunner(ROOM), FakeTokenizer(), trained=trained)
+    ((_, event),) = made.add(request(), [1] * 1000)
+    assert isinstance(event, Failed)
+    assert event.error.hint == way_out
+
+
 @pytest.mark.parametrize("limits", [Limits(queue_requests=2), Limits(queue_tokens=25)])
 def test_case_19_a_full_queue_refuses_with_a_time_to_come_back(limits: Limits) -> None:
     made, _ = core(limits=limits)

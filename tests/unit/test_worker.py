@@ -39,7 +39,7 @@ class Bench:
     def __init__(self) -> None:
         self.tokenizer = Slow()
         self.worker = Worker(Pipe(io.BufferedReader(io.BytesIO()), io.BytesIO()))
-        self.worker._start(Load("fake", "m.gguf", ROOM, "m"), FakeRunner(ROOM), self.tokenizer)
+        self.worker._start(Load("fake", "m.gguf", ROOM, "m"), FakeRunner(ROOM), self.tokenizer, None)
         core = self.worker._core
         assert isinstance(core, EngineCore)
         self.core = core
