@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
 from edgellm.contracts.embedding import EmbeddingPlugin
-from edgellm.contracts.engine import Available, EnginePlugin, ModelFile, Unavailable
+from edgellm.contracts.engine import Available, EnginePlugin, ModelFile, Unavailable, title_of
 from edgellm.contracts.kernels import KernelPlugin, KernelReport
 from edgellm.errors import AppUnavailable, EngineUnavailable
 
@@ -35,7 +35,7 @@ def engine(name: str) -> EnginePlugin:
 
 
 def title(name: str) -> str:
-    """What people call that engine: its plugin's `title`, where it has one."""
+    """What people call the engine of that name: its plugin's `title`, where it has one."""
     try:
         return str(getattr(engine(name), "title", name))
     except EngineUnavailable:
@@ -95,7 +95,7 @@ def _chosen(asked: str, refusal: Callable[[EnginePlugin], str | None], what: str
         why = refusal(plugin)
         if why is not None:
             raise EngineUnavailable(
-                f"{title(asked)} cannot {what} this model: {why}", hint="leave the engine open: engine = auto"
+                f"{title_of(plugin)} cannot {what} this model: {why}", hint="leave the engine open: engine = auto"
             )
         return plugin
     reasons: list[str] = []
@@ -104,7 +104,7 @@ def _chosen(asked: str, refusal: Callable[[EnginePlugin], str | None], what: str
         plugin = engine(name)
         why = refusal(plugin)
         if why is not None:
-            reasons.append(f"{name}: {why}")
+            reasons.append(f"{title_of(plugin)}: {why}")
         elif _missing(plugin):
             absent.append(plugin)
         else:

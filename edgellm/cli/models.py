@@ -98,7 +98,8 @@ def _use(summary: ModelSummary) -> dict[str, str]:
 
 def _engine(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> str:
     """What runs it, or would; or why nothing can."""
-    from edgellm.plugins import embedder_for, engine_for, title
+    from edgellm.contracts.engine import title_of
+    from edgellm.plugins import embedder_for, engine_for
 
     here = loaded.get(str(manifest.full_name))
     if here is not None and here.engine:
@@ -106,7 +107,7 @@ def _engine(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel],
     try:
         model = store.header(manifest)
         choose = embedder_for if manifest.summary.embeds else engine_for
-        return title(choose(model, settings.engine).name)
+        return title_of(choose(model, settings.engine))
     except EdgeError as error:
         return f"none: {error.message}"
 

@@ -12,7 +12,7 @@ import msgspec
 from edgellm.cli.output import Output
 from edgellm.cli.terminal import encodes
 from edgellm.config import Settings, load_settings
-from edgellm.contracts.engine import CostModel, EnginePlugin, ModelFile, Needs
+from edgellm.contracts.engine import CostModel, EnginePlugin, ModelFile, Needs, title_of
 from edgellm.errors import EdgeError, InsufficientMemory, NotFound
 from edgellm.formats.gguf import read_model
 from edgellm.formats.splits import join, part_paths
@@ -132,7 +132,7 @@ def _file(path: Path) -> ModelFile:
 def _show(subject: Subject, plan: Plan, settings: Settings, output: Output) -> None:
     about, placement = summarise(subject.model), plan.placement
     facts = [about.architecture, parameters(about.parameters), about.quantization, f"{about.layers} layers"]
-    output.line(" · ".join([subject.name, *facts, subject.engine.name]))
+    output.line(" · ".join([subject.name, *facts, title_of(subject.engine)]))
     output.line(f"RAM  {_bar(plan.total, plan.room.budget)}  {size(plan.total)} of {size(max(0, plan.room.budget))}")
     needs = plan.needs
     contexts = f"{placement.capacity / placement.context:g} x {number(placement.context)} tokens"
@@ -258,7 +258,7 @@ def _document(subject: Subject, plan: Plan, speed: DiskSpeed | None, settings: S
     cost, trained = _cost(subject, plan.placement.kv_type), trained_context(subject.model)
     return {
         "name": subject.name,
-        "engine": subject.engine.name,
+        "engine": title_of(subject.engine),
         "summary": msgspec.to_builtins(summarise(subject.model)),
         "placement": msgspec.to_builtins(plan.placement),
         "needs": msgspec.to_builtins(plan.needs) | {"total": plan.needs.total},

@@ -196,6 +196,11 @@ class Tokenizer(Protocol):
         ...
 
 
+def title_of(plugin: EnginePlugin) -> str:
+    """What people call that engine; its `name` is for what they type."""
+    return str(getattr(plugin, "title", plugin.name))
+
+
 class EnginePlugin(Protocol):
     """The whole surface of an engine. The module that holds it imports nothing heavy.
 

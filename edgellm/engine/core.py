@@ -31,7 +31,7 @@ TOLD_S = 1.0  # between two words to those who wait
 
 
 class EngineCore:
-    """One loaded model answering many requests. `trained`: the longest context it was trained for, where it is known."""
+    """One loaded model answering many requests. `trained`: for contexts up to so many tokens, if known."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class EngineCore:
         return room if request.max_tokens is None else min(request.max_tokens, room)
 
     def _way_out(self, context: int) -> str:
-        """What helps whose prompt is too long for this context: a longer one only where the model was trained for it."""
+        """What helps whose prompt is too long for this context: a longer one only if it was trained for that."""
         if self._trained is None:
             return "shorten it, raise the context (--context) if the model was trained for more, or pick another model"
         if context < self._trained:

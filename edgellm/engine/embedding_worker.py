@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from edgellm.contracts.embedding import EmbedderInfo, EmbeddingPlugin, EmbedRequest
-from edgellm.contracts.engine import Tokenizer
+from edgellm.contracts.engine import Tokenizer, title_of
 from edgellm.contracts.events import Failed
 from edgellm.contracts.runner import RunnerInfo
 from edgellm.engine.embedding import EmbeddingCore
@@ -43,7 +43,7 @@ class EmbeddingWorker(Worker):
         self._model = load.model
         plugin = plugins.engine(load.engine)
         if not isinstance(plugin, EmbeddingPlugin):
-            raise EngineUnavailable(f"the engine {load.engine} makes no embeddings")
+            raise EngineUnavailable(f"{title_of(plugin)} makes no embeddings")
         model = read_model(Path(load.path))
         runner = plugin.load_embedder(model, load.placement, self._report_loading)
         self._tokenizer = plugin.tokenizer(model)

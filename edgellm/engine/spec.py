@@ -9,6 +9,7 @@ from edgellm.contracts.request import GenerateRequest, Sampling
 from edgellm.contracts.runner import RunnerInfo, SampleSpec
 from edgellm.engine.breakers import breaker_tokens
 from edgellm.errors import InvalidRequest
+from edgellm.plugins import title
 
 _NEUTRAL: dict[str, Any] = {
     field: getattr(SampleSpec(), field) for field in SampleSpec.__struct_fields__ if field in Sampling.__struct_fields__
@@ -36,4 +37,4 @@ def _refuse_unknown(values: dict[str, Any], info: RunnerInfo) -> None:
     for field, value in values.items():
         if field not in info.samplers and value != _NEUTRAL.get(field):
             what = "gives no log probabilities" if field == "logprobs" else f"has no sampler for {field}"
-            raise InvalidRequest(f"the {info.engine} engine {what}", hint=f"leave {field} out", param=field)
+            raise InvalidRequest(f"the {title(info.engine)} engine {what}", hint=f"leave {field} out", param=field)

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from edgellm.config import Settings
-from edgellm.contracts.engine import CostModel, EnginePlugin, ModelFile, Needs, Placement
+from edgellm.contracts.engine import CostModel, EnginePlugin, ModelFile, Needs, Placement, title_of
 from edgellm.errors import InsufficientMemory, InvalidRequest
 from edgellm.placement.machine import Memory
 from edgellm.units import number, size
@@ -102,7 +102,7 @@ def chosen_kv_type(engine: EnginePlugin, settings: Settings) -> str:
         return engine.kv_types[0]
     if settings.kv_type not in engine.kv_types:
         raise InvalidRequest(
-            f"{engine.name} has no KV type {settings.kv_type}",
+            f"{title_of(engine)} has no KV type {settings.kv_type}",
             hint="one of " + ", ".join((AUTO_KV_TYPE, *engine.kv_types)),
             param="kv_type",
         )

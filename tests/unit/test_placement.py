@@ -340,7 +340,7 @@ def test_scratch_is_the_larger_of_layers_and_logits() -> None:
 class Engine:
     """As much of an engine as planning asks for."""
 
-    name = "e"
+    name, title = "e", "Eee"
     kv_types = ("f16", "q8_0")
 
     def cost_model(self, model: ModelFile, kv_type: str) -> CostModel:
@@ -357,7 +357,7 @@ def test_the_kv_type_is_the_engines_or_the_users() -> None:
     small = make_plan(model(), ENGINE, settings(kv_type="q8_0"), memory, 1)
     assert (usual.placement.kv_type, small.placement.kv_type) == ("f16", "q8_0")
     assert small.longest > 1.8 * usual.longest
-    with pytest.raises(InvalidRequest, match="e has no KV type q9") as caught:
+    with pytest.raises(InvalidRequest, match="Eee has no KV type q9") as caught:
         make_plan(model(), ENGINE, settings(kv_type="q9"), memory, 1)
     assert "f16, q8_0" in (caught.value.hint or "")
 

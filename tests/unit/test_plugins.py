@@ -153,7 +153,7 @@ def test_which_of_several_engines_makes_embeddings(monkeypatch: pytest.MonkeyPat
     with pytest.raises(EngineUnavailable, match="AAA cannot make embeddings with this model: it makes no embeddings"):
         plugins.embedder_for(model, "aaa")
     install(monkeypatch, aaa="unused:plugin")
-    with pytest.raises(EngineUnavailable, match=r"no engine can make embeddings with this model \(aaa: it makes no"):
+    with pytest.raises(EngineUnavailable, match=r"no engine can make embeddings with this model \(AAA: it makes no"):
         plugins.embedder_for(model)
 
 

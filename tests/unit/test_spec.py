@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_runner import END, VOCABULARY, FakeRunner, FakeTokenizer
 
@@ -49,6 +50,11 @@ def test_an_engine_that_knows_less_refuses_by_name(field: str, value: Any, neutr
     assert caught.value.param == field
     assert spec(KNOWS_LITTLE, **{field: neutral}) == SampleSpec(choice=3)
     assert getattr(spec(**{field: value}), field) == value
+
+
+def test_who_refuses_is_called_as_people_call_it() -> None:
+    with pytest.raises(InvalidRequest, match=r"the llama\.cpp engine has no sampler for min_p"):
+        spec(msgspec.structs.replace(KNOWS_LITTLE, engine="llamacpp"), min_p=0.1)
 
 
 def test_log_probabilities_are_refused_where_there_are_none() -> None:

@@ -63,6 +63,7 @@ def test_it_shows_the_plan_that_loads(tmp_path: Path, capsys: pytest.CaptureFixt
         )
     )
     assert set(found["needs"]["kv"]) == {"full", "sliding"}
+    assert found["engine"] == "llama.cpp"
     assert found["longest_context"]["q8_0"] == plan.longest == 131_072
 
 
@@ -71,6 +72,7 @@ def test_it_reads_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["plan", str(path), "--kv", "q8_0"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[0].startswith("gemma3.gguf · gemma3 · ")
+    assert out.splitlines()[0].endswith(" layers · llama.cpp")
     assert out.splitlines()[1].startswith("RAM  █")
     assert "of 10.4 GiB" in out  # 12 less the reserve
     assert "2 x 8,192 tokens, q8_0" in out
