@@ -12,12 +12,9 @@ dies fails the requests it had, retriably, at once; those that come later wait f
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,10 +22,10 @@ import msgspec
 from edgellm.contracts.backend import Health, State
 from edgellm.contracts.events import Event, Failed, Finished, Progress
 from edgellm.contracts.runner import RunnerInfo
+from edgellm.engine.open_requests import OpenRequests
 from edgellm.engine.patience import Restarts, Supervision
 from edgellm.engine.process import WorkerProcess, within, worker_argv
 from edgellm.engine.protocol import (
-    Cancel,
     Emitted,
     FromWorker,
     Heartbeat,
@@ -38,11 +35,10 @@ from edgellm.engine.protocol import (
     Loading,
     Ready,
     Request,
-    asking,
 )
 from edgellm.engine.stream import AnswerStream
 from edgellm.engine.watchdog import Watchdog
-from edgellm.errors import SEE_LOGS, EdgeError, Overloaded, RequestTimeout, Unavailable, WorkerDied
+from edgellm.errors import SEE_LOGS, EdgeError, Overloaded, Unavailable, WorkerDied
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +78,7 @@ class LocalModel:
         self._restarts = Restarts(self._limits)
         self._pause_s = 0.0  # before the next start
         self._begun = asyncio.Event()  # the first worker process runs, or cannot
-        self._numbers = itertools.count(1)
-        self._streams: dict[str, AnswerStream] = {}
-        self._unsent: deque[AnswerStream] = deque()
-        self._unused = asyncio.Event()  # no stream is open
-        self._unused.set()
+        self._requests = OpenRequests(self._limits.unread_bytes)
         self._worker: WorkerProcess | None = None
         self._watchdog: Watchdog | None = None
         self._life: asyncio.Task[None] | None = None
@@ -107,7 +99,7 @@ class LocalModel:
     @property
     def busy(self) -> int:
         """Requests whose reader has not got everything yet."""
-        return len(self._streams)
+        return len(self._requests)
 
     @property
     def refusal(self) -> EdgeError | None:
@@ -121,32 +113,22 @@ class LocalModel:
 
     def status(self) -> Health:
         """State and load as the daemon sees them now (a heartbeat may be a second old)."""
-        running = sum(1 for stream in self._streams.values() if stream.started and not stream.ended)
-        waiting = sum(1 for stream in self._streams.values() if not stream.started and not stream.ended)
         detail = None
         if self._state == "loading":
             detail = f"{self._loaded:.0%} loaded"
         elif self._error is not None and self._state in ("restarting", "failed"):
             detail = self._error.message
-        return Health(self._state, running, waiting, detail)
+        return Health(self._state, self._requests.running, self._requests.waiting, detail)
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Stream the answer; while the model loads, `Progress("load", …)` comes first. Closing cancels the request."""
-        # The worker gets an id of our own: a caller may reuse one while events of its cancelled namesake are under way.
-        number = f"{request.id}/{next(self._numbers)}"
-        stream = AnswerStream(msgspec.structs.replace(request, id=number), self._limits.unread_bytes)
-        timer = self._deadline(stream, request.timeout_s)
-        self._open(stream)
-        try:
+        with self._requests.opened(request) as stream:
+            self._accept(stream)
             while True:
                 event = await stream.next()
                 yield event
                 if isinstance(event, Finished | Failed):
                     return
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._close(stream)
 
     async def preload(self) -> None:
         """Start to load; returns once the worker process runs. Raises EdgeError when it is refused or cannot start."""
@@ -169,14 +151,13 @@ class LocalModel:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def _open(self, stream: AnswerStream) -> None:
-        self._streams[stream.request.id] = stream
-        self._unused.clear()
+    def _accept(self, stream: AnswerStream) -> None:
+        """Have a request answered, now or once the model is loaded; or end it at once with why not."""
         refusal = self.refusal or self._crowd()
         if refusal is not None:
             stream.fail(refusal)
             return
-        self._unsent.append(stream)
+        self._requests.enqueue(stream)
         self._wake()
         if self._state != "ready":
             stream.put(Progress("load", self._loaded))
@@ -184,9 +165,9 @@ class LocalModel:
 
     def _crowd(self) -> EdgeError | None:
         """Why one more cannot wait here, if it cannot: what the worker has not been given yet is bounded, too."""
-        if len(self._unsent) < self.load.limits.queue_requests:
+        if self._requests.unsent < self.load.limits.queue_requests:
             return None
-        name, many = self.load.model, f"{len(self._unsent)} requests wait already"
+        name, many = self.load.model, f"{self._requests.unsent} requests wait already"
         if self._state == "ready":
             return Overloaded(f"{name} cannot take requests so fast: {many}", hint=_LATER, retry_after=1.0)
         gone, done = time.monotonic() - self._loading_since, self._loaded
@@ -194,44 +175,8 @@ class LocalModel:
         return Unavailable(f"{name} is being loaded, and {many}", hint=_LATER, retry_after=max(1.0, round(left, 1)))
 
     def _send(self) -> None:
-        """Hand waiting requests to the worker while it takes them."""
-        worker = self._worker
-        while self._unsent and self._state == "ready" and worker is not None and worker.writable:
-            stream = self._unsent.popleft()
-            if stream.ended:
-                continue
-            try:
-                worker.post(asking(stream.request))
-                stream.sent = True
-            except EdgeError as error:
-                stream.fail(error)
-
-    def _abort(self, stream: AnswerStream, error: EdgeError, *, drop: bool = False) -> None:
-        """End a stream from this side and tell the worker."""
-        if not stream.ended:
-            stream.fail(error, drop=drop)
-            self._cancel(stream)
-
-    def _cancel(self, stream: AnswerStream) -> None:
-        if stream.sent and self._worker is not None:
-            self._worker.post(Cancel(stream.request.id))
-
-    def _close(self, stream: AnswerStream) -> None:
-        """The reader is gone, with the whole answer or without."""
-        if not stream.ended:
-            stream.ended = True
-            self._cancel(stream)
-        del self._streams[stream.request.id]
-        with suppress(ValueError):
-            self._unsent.remove(stream)
-        if not self._streams:
-            self._unused.set()
-
-    def _deadline(self, stream: AnswerStream, timeout_s: float | None) -> asyncio.TimerHandle | None:
-        if timeout_s is None:
-            return None
-        error = RequestTimeout("the request's time limit passed before the answer was complete")
-        return asyncio.get_running_loop().call_later(timeout_s, lambda: self._abort(stream, error))
+        if self._state == "ready" and self._worker is not None:
+            self._requests.send(self._worker)
 
     # -- messages of the worker ----------------------------------------------------------------------
 
@@ -241,13 +186,13 @@ class LocalModel:
         match message:
             case Emitted(events):
                 for number, event in events:
-                    self._on_event(number, event)
+                    if self._requests.relay(number, event) and isinstance(event, Finished):
+                        self._restarts.answered()
             case Heartbeat():
                 self.heartbeat = message
             case Loading(done):
                 self._loaded = min(max(done, 0.0), 1.0)
-                for stream in self._unsent:
-                    stream.put(Progress("load", self._loaded))
+                self._requests.tell_unsent(Progress("load", self._loaded))
             case Ready(info, load_s):
                 self._on_ready(info, load_s)
             case LoadError(error):
@@ -255,23 +200,6 @@ class LocalModel:
                     self._worker.kill(EdgeError.from_info(error))
             case Hello():
                 pass
-
-    def _on_event(self, number: str, event: Event) -> None:
-        stream = self._streams.get(number)
-        if stream is None:
-            return  # cancelled; the worker did not know yet
-        if not stream.put(event):
-            limit = self._limits.unread_bytes
-            self._abort(
-                stream,
-                RequestTimeout(
-                    f"the reader is too slow: more than {limit:,} bytes of the answer wait to be read",
-                    hint="read the stream as it comes, or ask for a shorter answer (max_tokens)",
-                ),
-                drop=True,
-            )
-        if isinstance(event, Finished):
-            self._restarts.answered()
 
     def _on_ready(self, info: RunnerInfo, load_s: float) -> None:
         logger.info("%s loaded in %.2f s (pid %s)", self.load.model, load_s, self.pid)
@@ -303,7 +231,7 @@ class LocalModel:
         finally:
             self._life = None
             self._begun.set()
-            if self._unsent and self._state == "failed":  # came while the last process was being taken away
+            if self._requests.unsent and self._state == "failed":  # came while the last process was being taken away
                 self._wake()
 
     async def _run_worker(self) -> bool:
@@ -331,7 +259,7 @@ class LocalModel:
     def _judge(self, error: EdgeError, service_s: float) -> bool:
         """A worker has ended: fail what it had, and decide whether to start another."""
         if self._state == "draining":
-            self._fail_all(error)
+            self._requests.fail_all(error)
             return False
         if not isinstance(error, WorkerDied):
             self._give_up(error, 0.0)
@@ -342,14 +270,14 @@ class LocalModel:
             return False
         self._pause_s = pause_s
         self._state, self._error = "restarting", error
-        self._fail_all(error)
+        self._requests.fail_all(error)
         return True
 
     def _give_up(self, error: EdgeError, cooldown_s: float) -> None:
         logger.error("%s", error.message)
         self._state, self._error = "failed", error
         self._retry_at = time.monotonic() + cooldown_s
-        self._fail_all(error)
+        self._requests.fail_all(error)
 
     def _hopeless(self, last: WorkerDied) -> WorkerDied:
         return WorkerDied(
@@ -358,22 +286,15 @@ class LocalModel:
             retry_after=self._limits.cooldown_s,
         )
 
-    def _fail_all(self, error: EdgeError) -> None:
-        for stream in self._streams.values():
-            stream.fail(error)
-        self._unsent.clear()
-
     async def _stop(self, grace_s: float) -> None:
         try:
             if self._life is None:
                 return
             self._state = "draining"
-            for stream in self._unsent:
-                stream.fail(Unavailable(f"{self.load.model} is being unloaded", hint="send the request again"))
-            self._unsent.clear()
-            await within(grace_s, self._unused)
-            for stream in list(self._streams.values()):
-                self._abort(stream, Unavailable(f"{self.load.model} was unloaded before the answer was complete"))
+            name, requests = self.load.model, self._requests
+            requests.fail_unsent(Unavailable(f"{name} is being unloaded", hint="send the request again"))
+            await within(grace_s, requests.none)
+            requests.abort_all(Unavailable(f"{name} was unloaded before the answer was complete"))
             if self._life is not None:
                 self._life.cancel()
                 await asyncio.wait([self._life])

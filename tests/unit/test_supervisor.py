@@ -317,16 +317,16 @@ def test_requests_that_wait_for_the_load_are_bounded_and_those_that_left_count_n
         load = Load("fake", "/nowhere.gguf", PLACEMENT, "tiny:latest", Limits(queue_requests=3))
         it = LocalModel(load, supervision=QUICK, argv=fake(load_s=0.8))
         waiting = [asyncio.create_task(answer(it, f"echo {number}")) for number in range(3)]
-        await until(lambda: len(it._unsent) == 3)
+        await until(lambda: it._requests.unsent == 3)
         error = error_of(await answer(it, "echo late"))
         assert (error.code, error.retriable) == ("unavailable", True)
         assert "is being loaded, and 3 requests wait already" in error.message
         assert (error.retry_after or 0) >= 1
         waiting.pop().cancel()
-        await until(lambda: len(it._unsent) == 2)
+        await until(lambda: it._requests.unsent == 2)
         answers = await asyncio.gather(*waiting, answer(it, "echo 2"))
         assert [text_of(events) for events in answers] == ["0 ", "1 ", "2 "]
-        assert not it._unsent
+        assert not it._requests.unsent
         await it.stop(0.0)
 
     run(test)
@@ -515,7 +515,7 @@ def test_large_prompts_pass_and_too_large_ones_are_refused() -> None:
             await answer(it, "echo warm")
             pending = [asyncio.create_task(answer(it, "count " + "x" * size)) for size in sizes]
             await asyncio.sleep(0)
-            assert len(it._unsent) == 2  # the pipe is full: they wait here, where a cancel still costs nothing
+            assert it._requests.unsent == 2  # the pipe is full: they wait here, where a cancel still costs nothing
             answers = await asyncio.gather(*pending)
             assert [text_of(events).strip() for events in answers] == [str(size) for size in sizes]
             error = error_of(await answer(it, "count " + "x" * FRAME_LIMIT))
