@@ -45,12 +45,13 @@ class DaemonGone(Unavailable):
 
 
 class DaemonInfo(msgspec.Struct, frozen=True):
-    """Where a daemon is. What daemon.json holds."""
+    """Where a daemon is. What daemon.json holds. `settings`: one's in the background, as text, without secrets."""
 
     url: str
     pid: int
     version: str
     token: str
+    settings: dict[str, str] = {}
 
 
 def info_path(paths: Paths) -> Path:

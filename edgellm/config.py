@@ -227,6 +227,11 @@ def shown(field: Field, value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def told(settings: Settings) -> dict[str, str]:
+    """Every setting that is no secret, as text."""
+    return {name: shown(field, getattr(settings, name)) for name, field in fields().items() if not field.secret}
+
+
 Layer = dict[str, tuple[object, str]]  # setting name -> value, source
 _TRUTH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 

@@ -82,6 +82,7 @@ class FakeClient:
         self.running = True
         self.version = __version__
         self.replaceable = False
+        self.settings: dict[str, str] = {}
 
     def find(self, paths: object, *, any_version: bool = False, patience_s: float = 0.0) -> FakeClient | None:
         return self if self.running else None
@@ -121,7 +122,7 @@ class FakeClient:
     def info(self) -> Any:
         from edgellm.client import DaemonInfo
 
-        return DaemonInfo("http://127.0.0.1:1", 123, self.version, "token")
+        return DaemonInfo("http://127.0.0.1:1", 123, self.version, "token", self.settings)
 
     def close(self) -> None: ...
 

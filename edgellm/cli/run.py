@@ -14,7 +14,7 @@ from edgellm.cli.output import Output
 from edgellm.cli.parse import duration
 from edgellm.cli.terminal import is_terminal
 from edgellm.client import DaemonClient
-from edgellm.config import Settings, load_settings
+from edgellm.config import Settings, load_settings, told
 from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
@@ -74,6 +74,7 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
         stack.enter_context(unseen_typing())
         output.status(f"starting {manifest.full_name} …")
         client = stack.enter_context(_connected(paths, settings, manifest, wanted))
+        _tell_other_settings(client, settings, wanted, output)
         if text is None:
             _converse(client, wanted, manifest, base, output, paths, settings)
             return
@@ -214,6 +215,21 @@ def _require_as_asked(client: DaemonClient, name: str, wanted: Wanted) -> None:
     if wanted.engine is not None and not _runs_on(loaded, wanted.engine):
         has = f"{name} runs on {loaded.engine}" if loaded else "its own settings decide"
         raise _too_late(f"--engine {wanted.engine}", has, "engine")
+
+
+def _tell_other_settings(client: DaemonClient, settings: Settings, wanted: Wanted, output: Output) -> None:
+    """A daemon in the background keeps the settings it was started with, by whichever command: no silent matter."""
+    from edgellm.plugins import ANY
+
+    asked = {"context": wanted.context, "engine": None if wanted.engine == ANY else wanted.engine}  # seen to already
+    now = {name: value for name, value in told(settings).items() if not asked.get(name)}
+    then = client.info.settings
+    other = [f"{name} = {then[name]} (now {now[name]})" for name in now if then.get(name, now[name]) != now[name]]
+    if other:
+        output.note(
+            f"the daemon in the background was started with {', '.join(other)};"
+            " `edgellm stop --all` ends it, and the next run takes what is set now"
+        )
 
 
 def _require_engine(name: str) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from edgellm import __version__, platform
 from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info, unwritable
-from edgellm.config import Settings, load_settings
+from edgellm.config import Settings, load_settings, told
 from edgellm.errors import DaemonError, EdgeError, Interrupted
 from edgellm.paths import Paths, default_paths
 from edgellm.server import keys
@@ -59,7 +59,8 @@ def run_daemon(
     with _alone(settings, paths, detached):
         platform.raise_descriptor_limit(DESCRIPTORS)
         listening = bind(settings, any_port=detached, keyed=bool(keys.stored(keys.path_of(paths))))
-        info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32))
+        own = told(settings) if detached else {}  # the others' are what somebody has just decided
+        info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32), own)
         with contextlib.closing(listening), _announced(info, paths) as notice:
             daemon = Daemon(settings, paths, info, notice, detached)
             asyncio.run(daemon.run(listening, preload=preload, on_ready=on_ready))

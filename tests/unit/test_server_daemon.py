@@ -142,6 +142,13 @@ def test_there_is_only_one(start: Start, paths: Paths) -> None:
     assert f"a daemon runs already at {info.url} (pid {info.pid})" in said
     assert "edgellm stop --all" in said
     assert read_info(paths) == info
+    assert info.settings == {}
+
+
+def test_one_in_the_background_tells_what_it_was_started_with_but_no_secrets(start: Start, paths: Paths) -> None:
+    info = announced(paths, start(0.0, engine="torch", api_keys=["hush-hush-hush-hush"]))
+    assert info.settings["engine"] == '"torch"'
+    assert "hush" not in info_path(paths).read_text()
 
 
 def test_one_in_the_foreground_takes_the_place_of_an_idle_one_in_the_background(start: Start, paths: Paths) -> None:

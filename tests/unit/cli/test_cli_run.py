@@ -19,6 +19,7 @@ import edgellm.cli.run
 from edgellm.cli import answer, terminal
 from edgellm.cli.main import main
 from edgellm.cli.render import live
+from edgellm.config import load_settings, told
 from edgellm.contracts.events import (
     Failed,
     ReasoningDelta,
@@ -27,6 +28,7 @@ from edgellm.contracts.events import (
 )
 from edgellm.contracts.request import Message, Messages, Sampling, Text
 from edgellm.errors import EngineUnavailable, WorkerDied
+from edgellm.paths import default_paths
 
 
 def test_run_streams_plain_text(daemon: FakeClient, capsys: Streams) -> None:
@@ -257,6 +259,28 @@ def test_an_idle_daemon_in_the_background_makes_way_for_what_is_asked(daemon: Fa
     assert not daemon.started
     assert main(["run", "m", "hi", "--context", "4096"]) == 0
     assert daemon.started[0].context == 4096
+
+
+def test_settings_that_a_daemon_was_started_with_are_told_where_others_are_set_now(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("m")
+    daemon.models = [loaded("m:latest", context=4096, engine="PyTorch")]
+    daemon.settings = told(load_settings(default_paths(), {"engine": "torch", "context": 4096}).settings)
+    says = "the daemon in the background was started with "
+    for asked, words in (
+        ([], 'engine = "torch" (now "auto"), context = 4096 (now 0);'),
+        (["--engine", "auto", "--context", "4096"], 'engine = "torch" (now "auto");'),
+        (["--engine", "torch", "--context", "2048"], ""),
+        (["--quiet"], ""),
+    ):
+        assert main(["run", "m", "hi", *asked]) == 0
+        err = capsys.readouterr().err
+        assert says + words in err if words else says not in err
+    monkeypatch.setenv("EDGELLM_ENGINE", "torch")
+    monkeypatch.setenv("EDGELLM_CONTEXT", "4096")
+    assert main(["run", "m", "hi"]) == 0
+    assert says not in capsys.readouterr().err
 
 
 def test_an_engine_is_asked_for_and_a_running_daemon_has_its_own(daemon: FakeClient, capsys: Streams) -> None:
