@@ -17,6 +17,7 @@ from typing import Literal, NoReturn
 import msgspec
 from reference_chain import SAMPLERS, reference_choice, reference_logprobs
 
+from edgellm.contracts.checks import check_rows
 from edgellm.contracts.engine import Available, CostModel, KVCost, ModelFile, Placement, Unavailable
 from edgellm.contracts.runner import PREVIOUS, Logprob, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed, LoadFailed
@@ -273,24 +274,13 @@ class FakeRunner:
     # -- the contract's preconditions
 
     def _check(self, rows: Sequence[Row]) -> None:
-        total = sum(len(row.tokens) + len(row.draft) for row in rows)
-        outputs = sum(1 + len(row.draft) for row in rows if row.sample is not None)
-        if outputs > self._info.max_outputs:
-            raise ValueError(f"a step draws up to {self._info.max_outputs} tokens, not {outputs}")
-        if not 0 < total <= self._info.batch_tokens:
-            raise ValueError(f"a step takes 1 to {self._info.batch_tokens} tokens, not {total}")
-        if len({row.sequence for row in rows}) != len(rows):
-            raise ValueError("a sequence appears twice in one step")
+        if self._closed:
+            raise ValueError("the runner is closed")
+        guessed = {row.sequence for step in self._flying for row in step.rows if row.draft}
+        if any(row.sequence in guessed for row in rows):
+            raise ValueError("a sequence has a draft in flight")
+        check_rows(rows, self._info, [len(sequence.cells) for sequence in self._sequences])
         for row in rows:
-            length = len(self._sequence(row.sequence).cells)
-            if any(other.sequence == row.sequence and other.draft for step in self._flying for other in step.rows):
-                raise ValueError(f"sequence {row.sequence} has a draft in flight")
-            if not row.tokens or row.start != length:
-                raise ValueError(f"sequence {row.sequence} is {length} tokens long, not {row.start}")
-            if len(row.draft) > (self._info.draft_tokens if row.sample is not None else 0):
-                raise ValueError(f"sequence {row.sequence} has too long a draft")
-            if row.start + len(row.tokens) + len(row.draft) > self._info.context:
-                raise ValueError(f"sequence {row.sequence} would exceed the context")
             taken = list(row.tokens) == [PREVIOUS] and self._flying and self._flying[-1].of(row.sequence)
             if not taken and not all(0 <= token < VOCABULARY for token in (*row.tokens, *row.draft)):
                 raise ValueError(f"sequence {row.sequence} has a token that is not in the vocabulary")

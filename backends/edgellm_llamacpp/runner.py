@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgellm.contracts.chain import SAMPLERS
+from edgellm.contracts.checks import check_length, check_rows, check_sequence
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.runner import Logprob, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
@@ -241,42 +242,20 @@ class LlamaCppRunner:
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError on what llama.cpp would abort on, or silently compute nonsense from."""
         self._check_open()
-        total = outputs = 0
-        seen: set[int] = set()
-        for row in rows:
-            self._check_sequence(row.sequence)
-            count = len(row.tokens) + len(row.draft)
-            if not row.tokens:
-                raise ValueError(f"sequence {row.sequence} has no tokens in this step")
-            if row.sequence in seen:
-                raise ValueError(f"sequence {row.sequence} appears twice in one step")
-            if row.start != self._lengths[row.sequence]:
-                raise ValueError(
-                    f"sequence {row.sequence} is {self._lengths[row.sequence]} tokens long, not {row.start}"
-                )
-            if row.start + count > self._info.context:
-                raise ValueError(f"{row.start + count} tokens exceed the context of {self._info.context}")
-            if len(row.draft) > (self._info.draft_tokens if row.sample is not None else 0):
-                raise ValueError(f"sequence {row.sequence} has a draft of {len(row.draft)} tokens: too many")
-            seen.add(row.sequence)
-            total += count
-            if self._window and row.draft and total > MICRO_BATCH:
+        check_rows(rows, self._info, self._lengths)
+        total = 0
+        for row in rows if self._window else ():
+            total += len(row.tokens) + len(row.draft)
+            if row.draft and total > MICRO_BATCH:
                 raise ValueError("rows with drafts come first: later micro-batches may forget what a cut needs")
-            outputs += 0 if row.sample is None else 1 + len(row.draft)
-        if not 0 < total <= self._info.batch_tokens:
-            raise ValueError(f"a step takes 1 to {self._info.batch_tokens} tokens, not {total}")
-        if outputs > self._info.max_outputs:
-            raise ValueError(f"a step draws up to {self._info.max_outputs} tokens, not {outputs}")
 
     def _check_sequence(self, sequence: int) -> None:
         self._check_open()
-        if not 0 <= sequence < len(self._lengths):
-            raise ValueError(f"there is no sequence {sequence}: they are numbered 0 to {len(self._lengths) - 1}")
+        check_sequence(sequence, self._info)
 
     def _check_length(self, sequence: int, length: int) -> None:
         self._check_sequence(sequence)
-        if not 0 <= length <= self._lengths[sequence]:
-            raise ValueError(f"sequence {sequence} is {self._lengths[sequence]} tokens long; {length} is out of range")
+        check_length(length, sequence, self._lengths)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -12,6 +12,7 @@ from edgellm_kernels.pages import Ragged
 from torch import Tensor
 
 from edgellm.contracts.chain import SAMPLERS
+from edgellm.contracts.checks import check_length, check_rows, check_sequence
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.runner import PREVIOUS, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
@@ -235,42 +236,22 @@ class TorchRunner:
 
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError on rows that make no sense, before anything has happened."""
-        total = outputs = 0
-        seen: set[int] = set()
-        before = self._flight[-1].drawing if self._flight else None
-        drawn = before.places() if before is not None else {}
         guessed = {row.sequence for ticket in self._flight for row in ticket.rows if row.draft}
         for row in rows:
-            self._check_sequence(row.sequence)
-            length, count = self._pool.lengths[row.sequence], len(row.tokens) + len(row.draft)
-            if not row.tokens:
-                raise ValueError(f"sequence {row.sequence} has no tokens in this step")
-            if row.sequence in seen:
-                raise ValueError(f"sequence {row.sequence} appears twice in one step")
             if row.sequence in guessed:
                 raise ValueError(f"sequence {row.sequence} has a draft in flight: nobody knows how long it will be")
-            if row.start != length:
-                raise ValueError(f"sequence {row.sequence} is {length} tokens long, not {row.start}")
-            if row.start + count > self._info.context:
-                raise ValueError(f"{row.start + count} tokens exceed the context of {self._info.context}")
-            if len(row.draft) > (self._info.draft_tokens if row.sample is not None else 0):
-                raise ValueError(f"sequence {row.sequence} has a draft of {len(row.draft)} tokens: too many")
+        check_rows(rows, self._info, self._pool.lengths)
+        before = self._flight[-1].drawing if self._flight else None
+        drawn = before.places() if before is not None else {}
+        for row in rows:
             known = () if _continues(row) and row.sequence in drawn else row.tokens
             for token in (*known, *row.draft):
                 if not 0 <= token < self._vocabulary:
                     raise ValueError(f"token {token} is not one of the {self._vocabulary} in the vocabulary")
-            seen.add(row.sequence)
-            total += count
-            outputs += 0 if row.sample is None else 1 + len(row.draft)
-        if not 0 < total <= self._info.batch_tokens:
-            raise ValueError(f"a step takes 1 to {self._info.batch_tokens} tokens, not {total}")
-        if outputs > self._info.max_outputs:
-            raise ValueError(f"a step draws up to {self._info.max_outputs} tokens, not {outputs}")
 
     def _check_sequence(self, sequence: int) -> None:
         self._check_open()
-        if not 0 <= sequence < self._info.max_sequences:
-            raise ValueError(f"there is no sequence {sequence}: they are numbered 0 to {self._info.max_sequences - 1}")
+        check_sequence(sequence, self._info)
 
     def _check_settled(self, sequence: int) -> None:
         """Raise ValueError where a step in flight works on it, too."""
@@ -280,9 +261,7 @@ class TorchRunner:
 
     def _check_length(self, sequence: int, length: int) -> None:
         self._check_settled(sequence)
-        whole = self._pool.lengths[sequence]
-        if not 0 <= length <= whole:
-            raise ValueError(f"sequence {sequence} is {whole} tokens long; {length} is out of range")
+        check_length(length, sequence, self._pool.lengths)
 
     def _check_open(self) -> None:
         if self._closed:
