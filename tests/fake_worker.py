@@ -45,6 +45,7 @@ OPTIONS: dict[str, Any] = {
     "bad_starts": -1,  # `load` applies to so many starts, then "ok"; -1: to all
     "tick_s": 0.002,  # one word per request
     "beat_s": 0.05,
+    "room": 0,  # tokens of context and of capacity that there is room for; 0: as placed
     "deaf": False,  # ignores Shutdown and end of file
     "pdeathsig": True,
     "say": "",  # printed to stdout by the load, as native code does
@@ -139,8 +140,9 @@ class Fake:
                 os.kill(os.getpid(), signal.SIGSTOP)
             if part == 1 and how == "stall":
                 time.sleep(1000)
-        place = load.placement
-        self.send(Ready(RunnerInfo("fake", place.context, place.capacity, place.max_sequences, 512), 0.01))
+        place, room = load.placement, self.options["room"]
+        context, capacity = room or place.context, room or place.capacity
+        self.send(Ready(RunnerInfo("fake", context, capacity, place.max_sequences, 512), 0.01))
 
     def receive(self) -> None:
         wait = not self.jobs

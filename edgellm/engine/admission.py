@@ -105,14 +105,16 @@ def memory_if_all_left(memory: Memory, entries: Iterable[Entry]) -> Memory:
 
 
 def describe(entry: Entry) -> LoadedModel:
+    """What is known of it now: once it is loaded, the room it has, which may be less than was planned."""
     health = entry.model.status()
     beat = entry.model.heartbeat
+    room = entry.model.info or entry.model.load.placement
     return LoadedModel(
         name=entry.name,
         state=health.state,
         size=entry.size,
-        context=entry.context,
-        capacity=entry.model.load.placement.capacity,
+        context=room.context,
+        capacity=room.capacity,
         kv_used=beat.kv_used if beat is not None else 0,
         suspended=beat.suspended if beat is not None else 0,
         running=health.running,

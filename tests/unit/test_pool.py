@@ -555,6 +555,21 @@ def test_ps_tells_the_truth() -> None:
     run(house, test)
 
 
+def test_ps_tells_the_room_that_was_found_and_not_the_one_that_was_planned() -> None:
+    house = House(load_s=0.2, room=384)
+
+    async def test() -> None:
+        asking = asyncio.create_task(house.finish(house.want("a", context=512)))
+        await until(lambda: house.loaded() == ["a"])
+        assert (house.of("a").context, house.of("a").capacity) == (512, 1024)  # nothing better is known yet
+        await asking
+        assert (house.of("a").context, house.of("a").capacity) == (384, 384)
+        await house.finish(house.want("a", context=512))
+        assert len(house.models) == 1  # it would get no more by being loaded again
+
+    run(house, test)
+
+
 def test_stop_waits_for_the_grace_and_no_longer() -> None:
     house = House()
 
