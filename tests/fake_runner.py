@@ -21,10 +21,12 @@ from edgellm.contracts.checks import check_rows
 from edgellm.contracts.engine import Available, CostModel, KVCost, ModelFile, Placement, Unavailable
 from edgellm.contracts.runner import PREVIOUS, Logprob, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed, LoadFailed
+from edgellm.formats.whole_tokens import WholeTokens
 
 BYTES = 256
 BOS, EOS, START, END = range(BYTES, BYTES + 4)
 SPECIAL = {BOS: "<s>", EOS: "</s>", START: "<|im_start|>", END: "<|im_end|>"}
+WHOLE = WholeTokens((token, name.encode()) for token, name in SPECIAL.items())
 VOCABULARY = BYTES + len(SPECIAL)
 LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
 TEMPLATE = (
@@ -325,12 +327,11 @@ class FakeTokenizer:
     chat_template: str | None = TEMPLATE
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        if special:
-            for token, name in SPECIAL.items():
-                before, found, after = text.partition(name)
-                if found:
-                    return [*self.encode(before, special=True), token, *self.encode(after, special=True)]
-        return list(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode())
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        ids: list[int] = []
+        for part in WHOLE.cut(text) if special else (text,):
+            ids += [part] if isinstance(part, int) else part.encode()
+        return ids
 
     def token_text(self, token: int) -> str:
         return SPECIAL.get(token) or self.token_bytes(token).decode("utf-8", "replace")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import repeat
 
 from edgellm.errors import InvalidRequest
+from edgellm.formats.whole_tokens import WholeTokens
 from edgellm_llamacpp.native import Library, Model
 
 LONGEST_RUN = 700  # characters
@@ -77,14 +78,19 @@ class LlamaCppTokenizer:
 
         A run of over LONGEST_RUN characters without a break is cut where a token would most likely end anyway.
         """
-        if not self._cuts or len(text) <= LONGEST_RUN:
-            return self._encode(text, special)
+        if self._normalise:
+            text = self._normalise(text)
         ids: list[int] = []
-        start = 0
-        for cut in self._cut_points(text, special):
-            ids += self._encode(text[start:cut], special)
-            start = cut
-        return ids + self._encode(text[start:], special)
+        for part in (self._with_control if special else self._always).cut(_joined(text)):
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            start = 0
+            for cut in self._cut_points(part) if self._cuts and len(part) > LONGEST_RUN else ():
+                ids += self._encode(part[start:cut])
+                start = cut
+            ids += self._encode(part[start:])
+        return ids
 
     def token_text(self, token: int) -> str:
         return self._piece(token, True).decode("utf-8", "replace")
@@ -97,23 +103,22 @@ class LlamaCppTokenizer:
 
     # -- inside
 
-    def _encode(self, text: str, special: bool) -> list[int]:
-        data = _utf8(self._normalise(text) if self._normalise else text)
-        if not data:
-            return []
+    def _encode(self, text: str) -> list[int]:
+        """Of text in which no token stands as a whole."""
+        data = text.encode()
         if len(data) > _LARGEST:
             raise InvalidRequest(f"the text has {len(data)} bytes; at most {_LARGEST} can be tokenised at once")
         room = len(data) + 8
         while True:
             ids = (ctypes.c_int32 * room)()
-            count = self._api.llama_tokenize(self._vocabulary, data, len(data), ids, room, False, special)
+            count = self._api.llama_tokenize(self._vocabulary, data, len(data), ids, room, False, False)
             if count >= 0:
                 return ids[:count]
             if count == -_LARGEST - 1:
                 raise InvalidRequest("the text has more tokens than can be counted")
             room = -count
 
-    def _cut_points(self, text: str, special: bool) -> list[int]:
+    def _cut_points(self, text: str) -> list[int]:
         """Where to cut overlong runs: at most LONGEST_RUN apart, before punctuation where there is any.
 
         Measured: std::regex overflows a stack of 512 KiB, what some systems give a thread, at over 1,500 characters.
@@ -124,18 +129,9 @@ class LlamaCppTokenizer:
             while end - start > LONGEST_RUN:
                 limit = start + LONGEST_RUN
                 mark = _BEFORE_MARK.search(text, start + LONGEST_RUN // 2, limit)
-                cut = mark.end() if mark else limit
-                start = self._outside_control_text(text, start, cut) if special else cut
+                start = mark.end() if mark else limit
                 cuts.append(start)
         return cuts
-
-    def _outside_control_text(self, text: str, low: int, cut: int) -> int:
-        """`cut`, or the start (above `low`) of the control token's text that it would split."""
-        longest = max(map(len, self.special_texts), default=0)
-        for start in range(max(low, cut - longest) + 1, cut):
-            if any(start + len(name) > cut and text.startswith(name, start) for name in self.special_texts):
-                return start
-        return cut
 
     def _normaliser(self) -> Callable[[str], str] | None:
         """What a model's own tokenizer does to text first and llama.cpp's does not, or not for all of Unicode."""
@@ -156,8 +152,31 @@ class LlamaCppTokenizer:
 
     @cached_property
     def _control(self) -> tuple[int, ...]:
-        flags = map(self._api.llama_vocab_is_control, repeat(self._vocabulary), range(self._size))
-        return tuple(token for token, control in enumerate(flags) if control)
+        return self._having(self._api.LLAMA_TOKEN_ATTR_CONTROL)
+
+    @cached_property
+    def _attributes(self) -> list[int]:
+        return list(map(self._api.llama_vocab_get_attr, repeat(self._vocabulary), range(self._size)))
+
+    def _having(self, attributes: int) -> tuple[int, ...]:
+        return tuple(token for token, has in enumerate(self._attributes) if has & attributes)
+
+    @cached_property
+    def _always(self) -> WholeTokens:
+        control = {*self._control, *self._having(self._api.LLAMA_TOKEN_ATTR_UNKNOWN)}
+        return self._whole(set(self._having(self._api.LLAMA_TOKEN_ATTR_USER_DEFINED)) - control)
+
+    @cached_property
+    def _with_control(self) -> WholeTokens:
+        api = self._api
+        kinds = api.LLAMA_TOKEN_ATTR_USER_DEFINED | api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
+        return self._whole(self._having(kinds))
+
+    def _whole(self, tokens: Iterable[int]) -> WholeTokens:
+        """llama.cpp finds them, too, but looks for each of them, of maybe thousands, in all of the text."""
+        texts = ((token, self._api.llama_vocab_get_text(self._vocabulary, token)) for token in sorted(tokens))
+        before, after = self._api.LLAMA_TOKEN_ATTR_LSTRIP, self._api.LLAMA_TOKEN_ATTR_RSTRIP
+        return WholeTokens(texts, frozenset(self._having(before)), frozenset(self._having(after)))
 
     def _special(self, name: str) -> int | None:
         token = int(getattr(self._api, f"llama_vocab_{name}")(self._vocabulary))
@@ -175,11 +194,12 @@ class LlamaCppTokenizer:
             room = -count
 
 
-def _utf8(text: str) -> bytes:
+def _joined(text: str) -> str:
     try:
-        return text.encode()
+        text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _composed(text: str) -> str:

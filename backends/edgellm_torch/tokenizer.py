@@ -17,6 +17,7 @@ from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
 from edgellm.formats.files import shown
 from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
+from edgellm.formats.whole_tokens import WholeTokens
 from edgellm_torch.sentencepiece import SPACE, SentencePiece
 from edgellm_torch.special_tokens import SpecialTokens, special_tokens
 from edgellm_torch.splitting import KNOWN, NO_BOS, Splitting
@@ -87,7 +88,7 @@ class TorchTokenizer:
             self._encode = _sentencepiece(vocabulary, ids, self._kinds, found.unknown)
         prefix = vocabulary.flag("add_space_prefix")
         self._prefix = self._spaced and (prefix is None or prefix)
-        self._always = _Finder(self._tokens, self._kinds, (USER_DEFINED,))
+        self._always = self._whole(USER_DEFINED)
         self._pieces: dict[int, bytes] = {}
 
     @property
@@ -152,8 +153,11 @@ class TorchTokenizer:
     # -- inside
 
     @cached_property
-    def _with_control(self) -> _Finder:
-        return _Finder(self._tokens, self._kinds, (USER_DEFINED, CONTROL, UNKNOWN))
+    def _with_control(self) -> WholeTokens:
+        return self._whole(USER_DEFINED, CONTROL, UNKNOWN)
+
+    def _whole(self, *kinds: int) -> WholeTokens:
+        return WholeTokens((number, self._tokens[number]) for number, kind in enumerate(self._kinds) if kind in kinds)
 
     def _piece(self, token: int) -> bytes:
         if not 0 <= token < len(self._tokens):
@@ -167,62 +171,6 @@ class TorchTokenizer:
         if kind != NORMAL:
             return b""
         return _from_letters(raw) if self._bytewise else raw.replace(SPACE.encode(), b" ")
-
-
-class _Finder:
-    """Finds tokens that stand in text as a whole: control tokens, and those a model's authors added as they are.
-
-    Where two overlap, the longer one (in bytes) is it, wherever it begins.
-    """
-
-    def __init__(self, tokens: list[bytes], kinds: list[int], wanted: tuple[int, ...]) -> None:
-        found = [number for number, kind in enumerate(kinds) if kind in wanted]
-        found.sort(key=lambda number: -len(tokens[number]))
-        self._by_text: dict[str, tuple[int, int]] = {}  # rank, id
-        self._counts: dict[str, dict[int, int]] = {}  # how many begin with a character and have a length
-        for rank, number in enumerate(found):
-            try:
-                text = tokens[number].decode()
-            except UnicodeDecodeError:
-                continue  # no text contains it
-            self._by_text[text] = (rank, number)
-            counts = self._counts.setdefault(text[0], {})
-            counts[len(text)] = counts.get(len(text), 0) + 1
-        self._firsts = re.compile("[" + re.escape("".join(self._counts)) + "]") if self._counts else None
-
-    def cut(self, text: str) -> list[str | int]:
-        """Text and tokens in turn; no text is empty."""
-        parts: list[str | int] = [text]
-        for _, token, name in sorted(self._present(text)):
-            cut: list[str | int] = []
-            for part in parts:
-                if isinstance(part, int) or name not in part:
-                    cut.append(part)
-                    continue
-                first, *others = part.split(name)
-                cut.append(first)
-                for other in others:
-                    cut += (token, other)
-            parts = cut
-        return [part for part in parts if part != ""]
-
-    def _present(self, text: str) -> list[tuple[int, int, str]]:
-        """(rank, id, text) of every token that occurs. Once all of a length are known, none of it is looked for."""
-        found: dict[str, tuple[int, int, str]] = {}
-        missing: dict[str, dict[int, int]] = {}
-        for match in self._firsts.finditer(text) if self._firsts else ():
-            start, first = match.start(), match[0]
-            if first not in missing:
-                missing[first] = dict(self._counts[first])
-            for length in tuple(missing[first]):
-                name = text[start : start + length]
-                known = self._by_text.get(name)
-                if known is not None and name not in found:
-                    found[name] = (*known, name)
-                    missing[first][length] -= 1
-                    if not missing[first][length]:
-                        del missing[first][length]
-        return list(found.values())
 
 
 def _byte_pairs(vocabulary: Vocabulary, kinds: list[int], splitting: Splitting) -> Callable[[str], list[int]]:

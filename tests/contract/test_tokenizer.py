@@ -123,3 +123,20 @@ def test_a_long_text_lets_other_threads_go_on(engine: Engine) -> None:
     done.set()
     ticking.join()
     assert longest < max(0.3, took / 2)
+
+
+@pytest.mark.parametrize("unit", ["<b>a</b>\n\n", "a{control}"])
+def test_time_grows_with_the_text_and_not_with_its_square(engine: Engine, unit: str) -> None:
+    """Markup is full of what begins tokens that stand as a whole, and holds some; Gemma's authors added all of HTML."""
+    unit = unit.format(control=engine.tokenizer.special_texts[-1])
+
+    def seconds(times: int) -> float:
+        """Of this thread, the best of two."""
+        found = []
+        for _ in range(2):
+            began = time.thread_time()
+            engine.tokenizer.encode(unit * times, special=True)
+            found.append(time.thread_time() - began)
+        return min(found)
+
+    assert seconds(16_000) < 48 * seconds(1000) + 0.05  # 16 times as much text; by its square 256 times
