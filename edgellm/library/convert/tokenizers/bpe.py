@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from edgellm.formats.vocabulary import CONTROL, NORMAL, UNUSED, USER_DEFINED
 from edgellm.library.convert.tokenizers import pre
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
-from edgellm.library.convert.tokenizers.vocabulary import CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocabulary, placed
+from edgellm.library.convert.tokenizers.vocabulary import Vocabulary, placed
 
 
 def read(file: TokenizerJson) -> Vocabulary:

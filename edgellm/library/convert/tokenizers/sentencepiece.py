@@ -15,18 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgellm.errors import BadModelFile
+from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from edgellm.library.convert.tokenizers.bpe import merges
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
-from edgellm.library.convert.tokenizers.vocabulary import (
-    BYTE,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    Vocabulary,
-    placed,
-)
+from edgellm.library.convert.tokenizers.vocabulary import Vocabulary, placed
 
 SPACE: Final = "\u2581"
 _LARGEST: Final = 64 << 20  # bytes

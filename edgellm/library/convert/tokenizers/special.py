@@ -6,10 +6,11 @@ import re
 from typing import Any, Final
 
 from edgellm.errors import BadModelFile
+from edgellm.formats.vocabulary import CONTROL, USER_DEFINED
 from edgellm.library.convert.config import Config, read_json_if_there
 from edgellm.library.convert.folder import Folder
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
-from edgellm.library.convert.tokenizers.vocabulary import CONTROL, USER_DEFINED, Vocabulary
+from edgellm.library.convert.tokenizers.vocabulary import Vocabulary
 
 # role -> GGUF's key (the third is spelt as the format spells it)
 _KEYS: Final = {

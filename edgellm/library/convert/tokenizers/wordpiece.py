@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from edgellm.errors import BadModelFile
+from edgellm.formats.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED
 from edgellm.library.convert.folder import Folder
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
-from edgellm.library.convert.tokenizers.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED, Vocabulary, placed
+from edgellm.library.convert.tokenizers.vocabulary import Vocabulary, placed
 
 _NOT_HERE = "look for a GGUF of the model"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
