@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from edgellm.paths import Paths, default_paths
+
+if TYPE_CHECKING:
+    from fake_service import FakeService, Server
 
 MODELS = Path(__file__).parent.parent / ".cache" / "models"
 
@@ -46,6 +52,35 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "edgellm-home"
     monkeypatch.setenv("EDGELLM_HOME", str(root))
     return root
+
+
+@pytest.fixture
+def paths(home: Path) -> Paths:
+    """Of an installation that has nothing in it."""
+    return default_paths()
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is pip's only source of wheels."""
+    from wheels import pip_settings
+
+    folder = tmp_path / "links"
+    folder.mkdir()
+    for name, value in pip_settings(links=folder, cache=tmp_path / "cache").items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+@pytest.fixture
+def service(server: Server) -> FakeService:
+    """What answers behind the test file's own `server`, as if new."""
+    from fake_service import FakeService
+
+    service = server.app.state.front.service
+    assert isinstance(service, FakeService)
+    service.__init__()  # type: ignore[misc]
+    return service
 
 
 def pytest_collection_finish() -> None:

@@ -37,6 +37,13 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return open_engine(name, path)
 
 
+@pytest.fixture(scope="session", params=("torch-tiny-gemma3", "torch-tiny-deepseek2"))
+def tiny_torch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """The torch engine with tiny models: windows and full attention, and latent attention with experts."""
+    name: str = request.param
+    return open_engine(name, tiny_model(name, tmp_path_factory.mktemp(name)))
+
+
 @pytest.fixture(scope="session")
 def loaded(engine: Engine) -> Iterator[TokenRunner]:
     runner = engine.load(PLACEMENT)

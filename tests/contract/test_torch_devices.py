@@ -12,27 +12,23 @@ import pytest
 import torch
 import torch_oracle
 from contract.driving import WARM, answer, append, prompt, step
-from contract.engines import TINY, Engine, tiny_model
+from contract.engines import TINY, Engine
 from edgellm_torch import gauge, room
 from edgellm_torch.costs import MIB, cost_model
 from edgellm_torch.devices import Share, cpu
 from edgellm_torch.load import load
-from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.runner import TorchRunner
 
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.runner import Row
 from edgellm.errors import InsufficientMemory
-from edgellm.formats.gguf import read_model
 
 ROOM = msgspec.structs.replace(TINY, threads=1, threads_batch=1)
-MODELS = ("torch-tiny-gemma3", "torch-tiny-deepseek2")
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    folder = tmp_path_factory.mktemp(request.param)
-    return Engine(request.param, TorchPlugin(), read_model(tiny_model(request.param, folder)))
+@pytest.fixture
+def engine(tiny_torch: Engine) -> Engine:
+    return tiny_torch
 
 
 def layers(engine: Engine) -> int:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch_zoo
 from contract.driving import GREEDY, WARM, answer, append, prompt, step, token
-from contract.engines import TINY, Engine, tiny_model, two_in_flight
+from contract.engines import TINY, Engine, two_in_flight
 from edgellm_kernels.blocks import BLOCKS
 from edgellm_torch.costs import KV_TYPES, cost_model, group_blocks
 from edgellm_torch.plugin import TorchPlugin
@@ -23,24 +23,20 @@ from edgellm.contracts.runner import PREVIOUS, Row, SampleSpec
 from edgellm.errors import GenerationFailed
 from edgellm.formats.gguf import read_model
 
-ROOM = msgspec.structs.replace(TINY, threads=1, threads_batch=1)
-MODELS = ("torch-tiny-gemma3", "torch-tiny-deepseek2")
 
-
-@pytest.fixture(scope="module", params=MODELS)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    folder = tmp_path_factory.mktemp(request.param)
-    return Engine(request.param, TorchPlugin(), read_model(tiny_model(request.param, folder)))
+@pytest.fixture
+def engine(tiny_torch: Engine) -> Engine:
+    return tiny_torch
 
 
 @pytest.fixture(params=KV_TYPES)
 def runner(engine: Engine, request: pytest.FixtureRequest) -> Iterator[TorchRunner]:
-    runner = load(engine, msgspec.structs.replace(ROOM, kv_type=request.param))
+    runner = load(engine, msgspec.structs.replace(TINY, kv_type=request.param))
     yield runner
     runner.close()
 
 
-def load(engine: Engine, placement: Placement = ROOM) -> TorchRunner:
+def load(engine: Engine, placement: Placement = TINY) -> TorchRunner:
     runner = engine.load(placement)
     assert isinstance(runner, TorchRunner)
     return runner
@@ -70,7 +66,7 @@ def test_kv_types_are_near_to_each_other(engine: Engine) -> None:
     spec = SampleSpec(temperature=0.0, logprobs=0)
     found: dict[str, float] = {}
     for kv_type in KV_TYPES:
-        runner = load(engine, msgspec.structs.replace(ROOM, kv_type=kv_type))
+        runner = load(engine, msgspec.structs.replace(TINY, kv_type=kv_type))
         append(runner, 0, 0, ids[:-1])
         (result,) = step(runner, Row(0, len(ids) - 1, ids[-1:], spec))
         found[kv_type] = result.logprobs[0].chosen
@@ -84,7 +80,7 @@ def test_kv_types_are_near_to_each_other(engine: Engine) -> None:
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_memory_is_what_was_planned_to_the_byte(engine: Engine, kv_type: str) -> None:
-    for placement in (ROOM, msgspec.structs.replace(ROOM, capacity=1000, max_sequences=7, batch_tokens=32)):
+    for placement in (TINY, msgspec.structs.replace(TINY, capacity=1000, max_sequences=7, batch_tokens=32)):
         placement = msgspec.structs.replace(placement, kv_type=kv_type)
         cost = cost_model(engine.model, kv_type)
         needs = cost.needs(placement.capacity, placement.max_sequences, placement.batch_tokens)
@@ -97,7 +93,7 @@ def test_memory_is_what_was_planned_to_the_byte(engine: Engine, kv_type: str) ->
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_weights_of_every_type_are_counted(kind: str, tmp_path: Path) -> None:
     model = read_model(torch_zoo.write(tmp_path, "llama", kind).quantised)
-    runner = TorchPlugin().load(model, ROOM, lambda _done: None)
+    runner = TorchPlugin().load(model, TINY, lambda _done: None)
     assert isinstance(runner, TorchRunner)
     assert cost_model(model, "f16").weights == runner._model.nbytes
     runner.close()
@@ -119,7 +115,7 @@ def test_capacity_fits_however_it_is_divided(engine: Engine) -> None:
 def test_windows_take_no_more_room_than_they_see(tmp_path: Path) -> None:
     model = read_model(torch_zoo.write(tmp_path, "gemma3", "Q8_0").quantised)
     engine = Engine("torch-tiny-gemma3", TorchPlugin(), model)
-    long = msgspec.structs.replace(ROOM, context=500, capacity=500, max_sequences=1, batch_tokens=16)
+    long = msgspec.structs.replace(TINY, context=500, capacity=500, max_sequences=1, batch_tokens=16)
     runner = load(engine, long)
     windowed = runner._pool.groups[1]
     assert windowed.window == 24

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from wheels import FOLDER, PACKAGE, make_wheel, pip_settings
+from wheels import FOLDER, PACKAGE, make_wheel
 
 from convert import folders
 from edgellm.cli.main import main
@@ -16,12 +16,7 @@ from edgellm.library.pull import pull
 from edgellm.library.remote import Announcement
 from edgellm.library.staging import PullProgress
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
+from edgellm.paths import Paths
 
 
 def test_a_folder_is_converted_into_the_store(paths: Paths, tmp_path: Path) -> None:
@@ -61,16 +56,6 @@ def wheel_with(folder: Path, links: Path, **more: bytes) -> None:
                 archive.write(path, f"{FOLDER}/model/{path.relative_to(folder)}")
         for name, content in more.items():
             archive.writestr(name, content)
-
-
-@pytest.fixture
-def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is pip's only source of wheels."""
-    folder = tmp_path / "links"
-    folder.mkdir()
-    for name, value in pip_settings(links=folder, cache=tmp_path / "cache").items():
-        monkeypatch.setenv(name, value)
-    return folder
 
 
 def test_a_folder_inside_a_wheel(paths: Paths, links: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,16 +11,11 @@ from edgellm.contracts.request import Sampling
 from edgellm.errors import ConfigError
 from edgellm.library.catalogue import Catalogue, HubSource, PypiSource
 from edgellm.library.names import parse_name
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 
 SOURCE = f'kind = "pypi"\npackage = "p"\nversion = "1"\nfile = "p/m.gguf"\nsha256 = "{"0" * 64}"\nsize = 7\n'
 ENTRY = f'title = "Mine"\nlicence = "MIT"\n[models."mine:1b".source]\n{SOURCE}'
 HEAD = "schema_version = 1\n"
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 def overlay(paths: Paths, text: str) -> Catalogue:

@@ -27,7 +27,7 @@ from edgellm.config import Settings
 from edgellm.contracts.events import Event, Failed, Started, TextDelta
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
 from edgellm.errors import DaemonError, InvalidRequest, NotFound, Unavailable
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 
 FAKE = Path(__file__).parent.parent / "fake_daemon.py"
 REQUEST = GenerateRequest(id="", model="fake", prompt=Text("hi"))
@@ -37,19 +37,6 @@ REQUEST = GenerateRequest(id="", model="fake", prompt=Text("hi"))
 def server() -> Iterator[Server]:
     with serving(FakeService(), Settings(api_keys=("a-key",))) as running:
         yield running
-
-
-@pytest.fixture
-def service(server: Server) -> FakeService:
-    service = server.app.state.front.service
-    assert isinstance(service, FakeService)
-    service.__init__()  # type: ignore[misc]
-    return service
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 def info_of(server: Server) -> DaemonInfo:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,14 +11,9 @@ import pytest
 
 from edgellm.config import Settings
 from edgellm.errors import ConfigError, InvalidName, NotFound
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 from edgellm.server import keys
 from edgellm.server.keys import KeyRing, hashed
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 def ring(paths: Paths, **options: Any) -> KeyRing:

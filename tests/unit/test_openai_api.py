@@ -28,14 +28,6 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def service(server: Server) -> FakeService:
-    service = server.app.state.front.service
-    assert isinstance(service, FakeService)
-    service.__init__()  # type: ignore[misc]
-    return service
-
-
-@pytest.fixture
 def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=10) as client:
         yield client

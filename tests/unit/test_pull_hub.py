@@ -27,7 +27,7 @@ from edgellm.library import staging
 from edgellm.library.pull import PullResult
 from edgellm.library.store import Store
 from edgellm.library.transfer.target import FileTarget
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 
 REPO = "org/My-Model-GGUF"
 FILE = "My-Model-Q4_K_M.gguf"
@@ -35,11 +35,6 @@ NAME = f"hf:{REPO}:Q4_K_M"
 SIZE = 3_000_000
 DATA = model(SIZE)
 SLACK = 400_000  # bytes on their way on connections that were given up
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from wheels import add_entry, make_wheel, pip_settings, serving
 
 from edgellm.library.pull import pull
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 
 DATA = tiny()
 # Pulls; says when it reaches the stage, and there waits until it is killed.
@@ -32,11 +32,6 @@ def report(progress):
 
 pull("tiny:1", name=None, paths=default_paths(), report=report)
 """
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 def started(stage: str, settings: dict[str, str]) -> subprocess.Popen[str]:

@@ -15,12 +15,7 @@ from edgellm.errors import BadModelFile, DiskFull, EdgeError, InvalidName, Inval
 from edgellm.library import staging
 from edgellm.library.pull import PullProgress, PullResult, pull
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
+from edgellm.paths import Paths
 
 
 class Import:

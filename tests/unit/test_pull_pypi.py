@@ -17,24 +17,9 @@ from edgellm.library import staging
 from edgellm.library.pull import PullProgress, PullResult, pull
 from edgellm.library.sources.pip import explain
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 
 DATA = tiny()
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
-
-
-@pytest.fixture
-def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is pip's only source of wheels."""
-    folder = tmp_path / "links"
-    folder.mkdir()
-    for name, value in pip_settings(links=folder, cache=tmp_path / "cache").items():
-        monkeypatch.setenv(name, value)
-    return folder
 
 
 def do(paths: Paths, name: str | None = None, reports: list[PullProgress] | None = None) -> PullResult:

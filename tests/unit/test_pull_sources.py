@@ -19,15 +19,10 @@ from edgellm.formats.gguf import read_model
 from edgellm.library import resolve
 from edgellm.library.references import InFile, InOllama, Named, OnHub, OnPypi, OnWeb, parse_reference
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 from edgellm.placement.machine import Memory
 
 REPO = "org/My-Model-GGUF"
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 @pytest.fixture

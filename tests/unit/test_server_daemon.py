@@ -21,7 +21,7 @@ import pytest
 from edgellm.client import DaemonInfo, info_path, read_info
 from edgellm.config import Settings
 from edgellm.errors import ConfigError, DaemonError
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 from edgellm.server.binding import bind, url_of
 
 FAKE = Path(__file__).parent.parent / "fake_daemon.py"
@@ -29,11 +29,6 @@ CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content"
 Start = Callable[..., subprocess.Popen[str]]
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 @pytest.fixture

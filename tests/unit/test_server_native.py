@@ -23,14 +23,6 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture
-def service(server: Server) -> FakeService:
-    service = server.app.state.front.service
-    assert isinstance(service, FakeService)
-    service.__init__()  # type: ignore[misc]
-    return service
-
-
 def post(server: Server, path: str, body: object, token: str | None = None) -> httpx2.Response:
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     return httpx2.post(

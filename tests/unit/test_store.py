@@ -19,14 +19,9 @@ from edgellm.library import store as module
 from edgellm.library.manifest import Manifest, StoredFile
 from edgellm.library.names import ModelName, parse_name
 from edgellm.library.store import Store
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import Paths
 
 SUMMARY = ModelSummary("Tiny", "llama", 576, "Q4_1", 128, 2, True)
-
-
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
 
 
 @pytest.fixture

@@ -34,11 +34,6 @@ def content(request: pytest.FixtureRequest) -> bytes:
     return CONTENTS[request.param]
 
 
-@pytest.fixture
-def paths(home: Path) -> Paths:
-    return default_paths()
-
-
 def test_daemon_json_counts_for_nothing(content: bytes, paths: Paths) -> None:
     make_private_folder(paths.runtime)
     info_path(paths).write_bytes(content)
