@@ -30,6 +30,7 @@ _REBUILD_OWN = (
     "this build lacks edgellm's kernels for x86 CPUs: answers take up to twice as long, prompts four times; "
     "`make` in a checkout of edgellm (tools/build_engine.py) builds it with them"
 )
+_REBUILD_OLD = "its kernels are not those in kernels/ggml/ any more: `make setup` in this checkout builds it anew"
 _NOT_MODELS = {
     "mmproj": "it is the vision or audio part of a model; run the model it belongs to",
     "adapter": "it is an adapter; run the model it belongs to",
@@ -55,7 +56,7 @@ class LlamaCppPlugin:
     def probe(self) -> Available | Unavailable:
         from edgellm_llamacpp.amx import has_amx, sound
         from edgellm_llamacpp.native import import_binding
-        from edgellm_llamacpp.repacking import cpu_flags, own_kernels
+        from edgellm_llamacpp.repacking import cpu_flags, outdated, own_kernels
 
         try:
             llama_cpp = import_binding()
@@ -67,6 +68,8 @@ class LlamaCppPlugin:
         hint = _REBUILD if has_amx(llama_cpp) and not sound(llama_cpp) else ""
         if not hint and "avx2" in cpu_flags() and not own_kernels():
             hint = _REBUILD_OWN
+        if not hint and outdated():
+            hint = _REBUILD_OLD
         return Available(version=str(llama_cpp.__version__), detail=features.strip(" |\n"), hint=hint)
 
     def supports(self, model: ModelFile) -> str | None:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import platform
 import re
+import sys
 from collections.abc import Set
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ _OWN: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})  # ker
 OWN_GROUP: Final = 16  # rows
 _OWN_MARK: Final = b"edgellm: rows side by side"
 _OWN_ATTENTION_MARK: Final = b"edgellm: a lane for each cell"
+BUILT: Final = ".llama-cpp-flags"  # what tools/build_engine.py notes: flags, and last the source's fingerprint
+_CHECKOUT: Final = Path(__file__).parents[2]
 _GROUP: Final = 8  # rows are rearranged in groups of so many (of 4 on some, which makes no difference to a vocabulary)
 
 
@@ -50,6 +53,21 @@ def own_kernels() -> bool:
 def own_attention() -> bool:
     """Whether it attends with them: to keys and values in F16."""
     return _contains(_OWN_ATTENTION_MARK)
+
+
+def outdated(checkout: Path = _CHECKOUT, prefix: str = sys.prefix) -> bool:
+    """Whether the installed llama.cpp was built from other changes and kernels than those in this checkout.
+
+    tools/build_engine.py notes what it has built in `prefix`. False where nobody knows: no checkout, or others' build.
+    """
+    import runpy  # not above: only doctor asks
+
+    try:
+        built = (Path(prefix) / BUILT).read_text("utf-8").split()[-1]
+        now = runpy.run_path(str(checkout / "tools" / "engine_source.py"))["fingerprint"]()
+    except (OSError, IndexError):
+        return False
+    return "LLAMA_CPP_LIB_PATH" not in os.environ and bool(built != now)
 
 
 @cache

@@ -147,7 +147,7 @@ def _engines(report: Report) -> None:
         if isinstance(state, Available):
             report.engines[known] = " · ".join(filter(None, (state.version, _features(state.detail))))
             if state.hint:
-                report.add(f"{known} could be faster on this processor", state.hint, broken=False)
+                report.add(f"{known} could run better here", state.hint, broken=False)
         else:
             report.engines[known] = f"not available: {state.reason}"
             # One of several is a choice; the only one is a must.

@@ -12,6 +12,7 @@ from edgellm_llamacpp import repacking
 from edgellm_llamacpp.builds import ask
 from edgellm_llamacpp.canary import tiny_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
+from edgellm_llamacpp.repacking import BUILT, outdated
 
 from edgellm.contracts.engine import ENGINE_STATE, Available
 from edgellm.formats.gguf import read_model
@@ -61,6 +62,30 @@ def test_a_build_without_our_kernels_is_named(
 ) -> None:
     monkeypatch.setattr(repacking, "cpu_flags", lambda: flags)
     monkeypatch.setattr(repacking, "own_kernels", lambda: own)
+    monkeypatch.setattr(repacking, "outdated", lambda: False)
     found = LlamaCppPlugin().probe()
     assert isinstance(found, Available)
     assert ("tools/build_engine.py" in found.hint) is hinted
+
+
+def test_a_build_of_other_kernels_than_those_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "tools" / "engine_source.py"
+    assert not outdated(tmp_path, str(tmp_path)), "no checkout, and nothing noted"
+    tool.parent.mkdir()
+    tool.write_text("def fingerprint():\n    return 'new'\n")
+    assert not outdated(tmp_path, str(tmp_path)), "a build by others"
+    noted = tmp_path / BUILT
+    noted.write_text("-DCMAKE_C_FLAGS='-mno-avx512fp16' new")
+    assert not outdated(tmp_path, str(tmp_path))
+    noted.write_text("-DCMAKE_C_FLAGS='-mno-avx512fp16' old")
+    assert outdated(tmp_path, str(tmp_path))
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/elsewhere")
+    assert not outdated(tmp_path, str(tmp_path))
+
+
+def test_doctor_names_a_build_of_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repacking, "cpu_flags", lambda: {"neon"})
+    monkeypatch.setattr(repacking, "outdated", lambda: True)
+    found = LlamaCppPlugin().probe()
+    assert isinstance(found, Available)
+    assert "`make setup`" in found.hint

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from edgellm_llamacpp.repacking import BUILT, outdated
 
 SAPPHIRE_RAPIDS = "fpu sse2 avx2 avx512f avx512_fp16 amx_tile amx_int8"
 
@@ -164,6 +166,22 @@ def test_what_was_stopped_while_it_was_installed_is_installed_again(
     with pytest.raises(KeyboardInterrupt):
         build.main()
     assert calls == ["install", "install"]
+
+
+def test_what_is_built_is_noted_as_doctor_reads_it(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert Path(sys.prefix) / BUILT == build.MARKER
+    monkeypatch.setattr(build, "MARKER", tmp_path / BUILT)
+    monkeypatch.setattr(build, "wheel", lambda wanted: tmp_path / "made.whl")
+    monkeypatch.setattr(build, "pip", lambda *arguments: None)
+    monkeypatch.setattr(build, "flags", lambda: "-DCMAKE_C_FLAGS='-mno-avx512fp16'")
+    build.main()
+    monkeypatch.delenv("LLAMA_CPP_LIB_PATH", raising=False)
+    assert not outdated(TOOLS.parent, str(tmp_path))
+    monkeypatch.setattr(build.engine_source, "fingerprint", lambda: "another")
+    build.main()
+    assert outdated(TOOLS.parent, str(tmp_path))
 
 
 def test_another_kernel_is_another_build(build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

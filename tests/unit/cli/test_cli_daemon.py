@@ -141,11 +141,11 @@ def test_doctor_of_a_newcomer(daemon: FakeClient, capsys: Streams, monkeypatch: 
     assert "next: `edgellm pull smollm2:135m`" in out
 
 
-def test_doctor_says_what_would_be_faster(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_would_be_better(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     engines(monkeypatch, llamacpp=Available("1.2", hint="build it anew"))
     assert main(["doctor"]) == 0, "slow is not broken"
     out = capsys.readouterr().out
-    assert "llama.cpp could be faster on this processor" in out
+    assert "llama.cpp could run better here" in out
     assert "mend: build it anew" in out
 
 
