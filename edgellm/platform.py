@@ -45,12 +45,6 @@ def disk_is_full(error: OSError) -> bool:
 # -- files only this user may read -------------------------------------------------------------------
 
 
-def make_private(path: Path) -> None:
-    """Let only this user read a file or enter a folder. On Windows a user's profile folder is so already."""
-    if os.name == "posix":
-        path.chmod(0o700 if path.is_dir() else 0o600)
-
-
 def make_private_folder(path: Path) -> None:
     """Make the folder, with its parents, closed to other users; one that exists is left as it is."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,17 +136,6 @@ def pid_suspended(pid: int) -> bool:
         return bool(psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
     except psutil.Error:
         return False
-
-
-def terminate(pid: int) -> bool:
-    """Ask a process to end (SIGTERM; Windows ends it at once). False when there is none."""
-    if pid <= 0:  # to kill(2) these are whole groups
-        return False
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except OSError:
-        return False
-    return True
 
 
 def death_of(returncode: int) -> str:

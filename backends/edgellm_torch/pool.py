@@ -22,19 +22,6 @@ class Copy(NamedTuple):
     target: int
 
 
-class Use(NamedTuple):
-    """How a group's room is used now. `held`: tokens in its blocks, those that several sequences share counted once."""
-
-    blocks: int
-    used: int
-    held: int
-
-    @property
-    def utilisation(self) -> float:
-        """The part of the used blocks' room that tokens fill; 1 when nothing is used."""
-        return self.held / (self.used * BLOCK) if self.used else 1.0
-
-
 class Group:
     """The blocks of layers with the same window (0: none), and the table of each sequence."""
 
@@ -125,14 +112,6 @@ class Group:
         table.extend(self.take() for _ in range(blocks_for(length + count) - len(table)))
         return copy
 
-    def use(self, lengths: Sequence[int]) -> Use:
-        filled: dict[int, int] = {}
-        for sequence, table in enumerate(self.tables):
-            for index, block in enumerate(table):
-                if block != GONE:
-                    filled[block] = max(filled.get(block, 0), min(BLOCK, lengths[sequence] - index * BLOCK))
-        return Use(self.blocks, self.blocks - self.free, sum(filled.values()))
-
 
 class Pool:
     """The room of all groups, and every sequence's length. Sequences are numbered from 0; callers check numbers."""
@@ -198,10 +177,6 @@ class Pool:
             group.tables[sequence] = [GONE] * gone + [group.take() for _ in range(count - gone)]
         self.lengths[sequence] = self._settled[sequence] = length
         return True
-
-    def use(self) -> list[Use]:
-        """Of each group."""
-        return [group.use(self.lengths) for group in self.groups]
 
     def _make_room(self, wanted: Sequence[int]) -> bool:
         """Whether each group has so many free blocks, once its windows have let go of what they passed.

@@ -1,11 +1,16 @@
 """Plain data and protocols shared by every floor. No I/O, nothing imported but msgspec, the standard library and
-`edgellm.errors`.
+`edgellm.errors`; numpy for types alone.
 
-request   what is asked: GenerateRequest and its parts
-events    what is answered: the stream of one request
-backend   ChatBackend: anything that turns a request into events
-engine    TokenRunner, Tokenizer, EnginePlugin: what an engine implements
-simple    engines that are one function: tokens in, next token out
-draws     the counter-based random numbers behind every sampled token
-chain     what the sampler chains of all engines share: penalties as numbers
+request     what is asked: GenerateRequest and its parts
+events      what is answered: the stream of one request
+backend     what is told of models in memory
+engine      EnginePlugin, Tokenizer: what an engine implements, and what it is asked with
+runner      TokenRunner: what an engine makes of a loaded model; the rows and results of a step
+checks      what a runner may be called with
+embedding   the same for embeddings: EmbedRequest, EmbeddingPlugin, EmbeddingRunner
+kernels     what computes an engine's operations
+simple      engines that are one function: tokens in, next token out
+draws       the counter-based random numbers behind every sampled token
+chain       what the sampler chains of all engines share: penalties as numbers
+ranges      how much of anything may be asked for
 """

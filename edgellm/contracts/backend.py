@@ -1,14 +1,10 @@
-"""ChatBackend: anything that turns a request into events, wherever the answer comes from."""
+"""What is told of models in memory: their state, their load, the room they take."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
-
-from edgellm.contracts.events import Event
-from edgellm.contracts.request import GenerateRequest
 
 State = Literal["stopped", "loading", "ready", "restarting", "failed", "draining"]
 
@@ -41,11 +37,3 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = ""  # that runs it, as people call it
     suspended: int = 0  # times that a request had to give way to others, since its worker started
     restarts: int = 0  # worker processes started in place of dead ones
-
-
-class ChatBackend(Protocol):
-    def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
-        """Stream the answer. Closing the iterator cancels the request. Errors come as `Failed`, not as exceptions."""
-        ...
-
-    def status(self) -> Health: ...

@@ -1,4 +1,4 @@
-"""LocalModel: a model in a worker process, as a ChatBackend. Loads when first needed, restarts what dies.
+"""LocalModel: a model in a worker process. Requests in, events out; loads when first needed, restarts what dies.
 
     stopped -> loading -> ready -> draining -> stopped
                   |         |

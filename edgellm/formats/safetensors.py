@@ -20,14 +20,13 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from edgellm.formats.files import More, bad, mapped
+from edgellm.formats.files import bad, mapped
 
 MAX_HEADER: Final = 1 << 25  # bytes; real ones are below 8 MiB
 MAX_TENSORS: Final = 1 << 16
 MAX_DIMS: Final = 8
 MAX_NAME: Final = 1024  # bytes
 MAX_ELEMENTS: Final = (1 << 63) - 1
-FIRST_READ: Final = 1 << 18  # bytes of a remote file worth fetching first
 
 # Bits per element. Types below a byte are packed; a tensor of them must fill whole bytes.
 BITS: Final[dict[str, int]] = (
@@ -76,38 +75,19 @@ def read_safetensors(path: Path) -> SafetensorsFile:
     whose parts do not fit in it.
     """
     with mapped(path, ".safetensors", MAX_HEADER + _LENGTH, _LENGTH + 2) as (data, size):
-        found = _read(path, data, size)
-    assert isinstance(found, SafetensorsFile)  # the map holds the longest header there may be
-    return found
-
-
-def read_safetensors_prefix(path: Path, prefix: bytes, size: int) -> SafetensorsFile | More:
-    """What `read_safetensors` would say of a file of `size` bytes that begins so, or how much more it takes.
-
-    `path` only names the file. Two requests are enough: the first eight bytes say how long the header is.
-    """
-    return _read(path, prefix, size)
-
-
-def _read(path: Path, data: bytes | mmap.mmap, size: int) -> SafetensorsFile | More:
-    if size < _LENGTH + 2:
-        raise bad(path, "the file", f"{size} bytes long", f"a .safetensors header needs {_LENGTH + 2}")
-    if len(data) < _LENGTH:
-        return More(min(size, FIRST_READ))
-    length = int.from_bytes(data[:_LENGTH], "little")
-    room = min(size - _LENGTH, MAX_HEADER)
-    if not 2 <= length <= room:
-        hint = "the file is not safetensors, or damaged; files of pickled tensors (.bin, .pt) are never read"
-        raise bad(path, "header length", length, f"expected 2 to {room}", hint)
-    if len(data) < _LENGTH + length:
-        return More(_LENGTH + length)
-    return _Header(path, data, _LENGTH + length, size).read()
+        # The map holds the longest header there may be.
+        length = int.from_bytes(data[:_LENGTH], "little")
+        room = min(size - _LENGTH, MAX_HEADER)
+        if not 2 <= length <= room:
+            hint = "the file is not safetensors, or damaged; files of pickled tensors (.bin, .pt) are never read"
+            raise bad(path, "header length", length, f"expected 2 to {room}", hint)
+        return _Header(path, data, _LENGTH + length, size).read()
 
 
 class _Header:
     """One pass over the header, which ends at `end`; data follows it up to `size`."""
 
-    def __init__(self, path: Path, data: bytes | mmap.mmap, end: int, size: int) -> None:
+    def __init__(self, path: Path, data: mmap.mmap, end: int, size: int) -> None:
         self.path = path
         self.data = data
         self.pos = _LENGTH

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import malformed
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,13 +14,11 @@ from malformed import GOOD, entry, safetensors
 
 from edgellm.errors import BadModelFile
 from edgellm.formats.checkpoint import is_plain_name, parse_json, read_checkpoint, read_index, read_json
-from edgellm.formats.files import More
 from edgellm.formats.safetensors import (
     BITS,
     SafeTensor,
     SafetensorsFile,
     read_safetensors,
-    read_safetensors_prefix,
 )
 
 FUZZ = settings(max_examples=400, deadline=None, derandomize=True, database=None)
@@ -73,17 +70,6 @@ def test_what_writers_may_do(tmp_path: Path) -> None:
     packed = read_safetensors(write(tmp_path / "p", safetensors({"a": entry("F4", [4], [0, 2])}, b"\0\0")))
     assert packed.tensors[0].nbytes == 2
     assert min(BITS.values()) == 4
-
-
-def test_a_beginning_is_enough(tmp_path: Path) -> None:
-    whole = read_safetensors(write(tmp_path / "m", GOOD))
-    have, requests = 0, 0
-    while isinstance(found := read_safetensors_prefix(tmp_path / "m", GOOD[:have], len(GOOD)), More):
-        assert have < found.total <= len(GOOD)
-        have, requests = min(found.total, 8 if requests == 0 else found.total), requests + 1
-    assert found == whole
-    assert requests == 2
-    assert have == len(GOOD) - 24
 
 
 def test_thousands_of_tensors_take_no_second(tmp_path: Path) -> None:
@@ -242,7 +228,3 @@ def test_configurations_are_plain_data_of_bounded_size(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.json")
         with pytest.raises(BadModelFile, match="pipe"):
             read_json(tmp_path / "pipe.json", 10)
-
-
-def test_the_corpus_is_made_of_a_good_file() -> None:
-    assert not isinstance(read_safetensors_prefix(Path("m"), malformed.GOOD, len(GOOD)), More)

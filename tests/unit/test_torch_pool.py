@@ -137,12 +137,10 @@ class Blocks(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_balances(self) -> None:
-        for group, use in zip(self.pool.groups, self.pool.use(), strict=True):
+        for group in self.pool.groups:
             held = [block for table in group.tables for block in table if block != GONE]
             assert [held.count(block) for block in range(group.blocks)] == group.references
-            assert use.used == len(set(held)) == group.blocks - group.free
-            assert use.held <= use.used * BLOCK
-            assert use.used == 0 or 0 < use.utilisation <= 1
+            assert len(set(held)) == group.blocks - group.free
 
     def teardown(self) -> None:
         for sequence in range(SEQUENCES):
@@ -165,7 +163,7 @@ def test_a_shared_tail_is_copied_once_for_each_writer_but_the_last() -> None:
     assert copies is not None
     assert [copy.source for copy in copies[0]] == [tail, tail]
     assert pool.groups[0].tables[2][1] == tail
-    assert pool.use()[0].used == 4
+    assert pool.groups[0].free == 0
 
 
 def test_windows_are_forgotten_only_when_room_is_short() -> None:
@@ -203,8 +201,8 @@ def test_mixed_lengths_fill_nine_tenths_of_the_blocks_in_use() -> None:
         length = 40 + 37 * sequence % 900
         pool.reserve([(sequence, length)])
         pool.settle(sequence, length)
-    (use,) = pool.use()
-    assert 0.9 < use.utilisation < 1
+    (group,) = pool.groups
+    assert 0.9 < sum(pool.lengths) / BLOCK / (group.blocks - group.free) < 1
 
 
 def test_a_group_without_a_window_forgets_nothing() -> None:

@@ -15,7 +15,7 @@ from edgellm.library.jobs import partials
 from edgellm.library.names import parse_name
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths, expanded
-from edgellm.platform import make_private, make_private_folder
+from edgellm.platform import make_private_folder
 from edgellm.server import keys
 
 CONTENTS = {
@@ -65,7 +65,7 @@ def test_keys_are_damaged(content: bytes, paths: Paths) -> None:
     make_private_folder(paths.config)
     file = keys.path_of(paths)
     file.write_bytes(content)
-    make_private(file)
+    file.chmod(0o600)
     with pytest.raises(ConfigError, match=r"keys\.json: it is damaged"):
         keys.stored(file)
 
