@@ -64,7 +64,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     batch_tokens: int  # most tokens of one step
     threads: int  # for decode
     threads_batch: int  # for prefill
-    gpu_layers: int = 0
+    gpu_layers: int = 0  # layers that the user wants on GPUs; 0: none, or what an engine decides itself
     use_mmap: bool = True
     use_mlock: bool = False
     kv_type: str = "f16"  # how keys and values are stored, one of the engine's `kv_types`
@@ -160,7 +160,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back, built from the model file's own vocabulary.
+    """Text to token ids and back, built from the model file's own vocabulary. Used from several threads.
 
     adds_bos            the model expects `bos` first; the caller adds it once
     end_of_generation   ids that end an answer and are never shown
@@ -202,7 +202,7 @@ def title_of(plugin: EnginePlugin) -> str:
 
 
 class EnginePlugin(Protocol):
-    """The whole surface of an engine. The module that holds it imports nothing heavy.
+    """The whole surface of an engine. The module that holds it imports nothing heavy. Used from several threads.
 
     It may have a `title`, the engine's name as people write it, and `requires`, modules that it cannot do without: they
     are looked for, but not imported, before it is chosen.
@@ -230,7 +230,9 @@ class EnginePlugin(Protocol):
         """Memory needs from the header alone; imports no engine library. `kv_type` is one of `kv_types`."""
         ...
 
-    def tokenizer(self, model: ModelFile) -> Tokenizer: ...
+    def tokenizer(self, model: ModelFile) -> Tokenizer:
+        """Called beside `load`, on another thread. Raises LoadFailed or BadModelFile for a vocabulary it cannot use."""
+        ...
 
     def load(self, model: ModelFile, placement: Placement, progress: Callable[[float], None]) -> TokenRunner:
         """Load the weights, calling `progress` with 0..1. Raises LoadFailed with the engine's own words."""

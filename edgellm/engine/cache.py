@@ -211,22 +211,23 @@ class PrefixCache:
 
     def _from_kv(self, source: int, length: int) -> tuple[int, int]:
         if self._can_take(source, length):
-            self._tree.remove(source)
-            del self._idle[source]
-            self._truncate(source, length)
-            return source, length
+            return self._taken(source, length)
         if source in self._idle:
             self._idle[source] = self._idle.pop(source)  # most recently used now
         if not self._ledger.free_sequences:
             self._let_go(spare=source)
         if not self._ledger.free_sequences:  # the source was the only idle one
-            self._tree.remove(source)
-            del self._idle[source]
-            self._truncate(source, length)
-            return source, length
+            return self._taken(source, length)
         target = self._ledger.fork(source, length)
         self._memory.fork(source, target, length)
         return target, length
+
+    def _taken(self, idle: int, length: int) -> tuple[int, int]:
+        """An idle sequence goes on as a running one, cut to `length`."""
+        self._tree.remove(idle)
+        del self._idle[idle]
+        self._truncate(idle, length)
+        return idle, length
 
     def _from_parked(self, source: int, length: int) -> tuple[int, int]:
         parked = self._parked.pop(source)

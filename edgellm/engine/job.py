@@ -16,7 +16,7 @@ class Job:
 
     tokens      prompt then generated tokens
     generated   how many were drawn; keys the random numbers, so it counts on when old tokens slide out
-    computed    how many of them are in the KV of `sequence`
+    computed    how many of `tokens`, from the first, are in the KV of `sequence`
     sequence    None while waiting
     cached      prompt tokens that were in the cache when it started
     key         only jobs of the same key share cached prefixes
