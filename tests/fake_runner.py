@@ -333,6 +333,9 @@ class FakeTokenizer:
             ids += [part] if isinstance(part, int) else part.encode()
         return ids
 
+    def fewest(self, text: str) -> int:
+        return len(text) // max(map(len, self.special_texts))
+
     def token_text(self, token: int) -> str:
         return SPECIAL.get(token) or self.token_bytes(token).decode("utf-8", "replace")
 

@@ -115,7 +115,7 @@ class LlamaCppPlugin:
             opened = self._open[key] = open_vocabulary(lib, model.path)
         if lib.api.llama_vocab_type(opened.vocabulary) == lib.api.LLAMA_VOCAB_TYPE_NONE:
             raise LoadFailed(f"{model.path.name} has no tokenizer", hint="get the model in another file")
-        tokenizer = LlamaCppTokenizer(lib, opened)
+        tokenizer = LlamaCppTokenizer(lib, opened, model.path)
         _ = tokenizer.end_of_generation  # everyone needs it, and finding it takes a while: best done beside a load
         return tokenizer
 

@@ -8,8 +8,10 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import repeat
+from pathlib import Path
 
 from edgellm.errors import InvalidRequest
+from edgellm.formats.token_floor import TokenFloor, token_floor
 from edgellm.formats.whole_tokens import WholeTokens
 from edgellm_llamacpp.native import Library, Model
 
@@ -26,8 +28,10 @@ class LlamaCppTokenizer:
     becomes U+FFFD. Methods may be called from several threads.
     """
 
-    def __init__(self, lib: Library, model: Model) -> None:
+    def __init__(self, lib: Library, model: Model, path: Path) -> None:
+        """`path`: the file that `model` was opened from."""
         self._api = lib.api
+        self._path = path
         self._model = model  # held: the vocabulary is part of it
         self._vocabulary = model.vocabulary
         self._size = int(self._api.llama_vocab_n_tokens(self._vocabulary))
@@ -92,6 +96,9 @@ class LlamaCppTokenizer:
             ids += self._encode(part[start:])
         return ids
 
+    def fewest(self, text: str) -> int:
+        return self._floor.of(_joined(self._normalise(text) if self._normalise else text)) if self._floor else 0
+
     def token_text(self, token: int) -> str:
         return self._piece(token, True).decode("utf-8", "replace")
 
@@ -149,6 +156,11 @@ class LlamaCppTokenizer:
         name = f"tokenizer.ggml.{key}".encode()
         found = self._api.llama_model_meta_val_str(self._model.pointer, name, value, len(value)) > 0
         return value.value.decode("utf-8", "replace") if found else ""
+
+    @cached_property
+    def _floor(self) -> TokenFloor | None:
+        strips = bool(self._having(self._api.LLAMA_TOKEN_ATTR_LSTRIP | self._api.LLAMA_TOKEN_ATTR_RSTRIP))
+        return token_floor(self._path, strips=strips)
 
     @cached_property
     def _control(self) -> tuple[int, ...]:

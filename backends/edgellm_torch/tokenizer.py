@@ -16,6 +16,7 @@ from typing import Any, Final
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
 from edgellm.formats.files import shown
+from edgellm.formats.token_floor import LETTERS, TokenFloor
 from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
 from edgellm.formats.whole_tokens import WholeTokens
 from edgellm_torch.sentencepiece import SPACE, SentencePiece
@@ -68,6 +69,7 @@ class TorchTokenizer:
         refused = _refusal(vocabulary.model, vocabulary.pre)
         if refused:
             raise BadModelFile(f"{model.path}: {refused}", hint=_HINT)
+        self._path = model.path
         self._tokens = vocabulary.tokens
         self._splitting = _splitting(vocabulary)
         ids = {token: number for number, token in enumerate(vocabulary.tokens)}
@@ -121,9 +123,7 @@ class TorchTokenizer:
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Ids of `text`, BOS never added."""
-        text = _valid(text)
-        if self._composes:
-            text = unicodedata.normalize("NFC", text)
+        text = self._normalised(text)
         ids: list[int] = []
         after_special = True
         for part in (self._with_control if special else self._always).cut(text):
@@ -138,6 +138,9 @@ class TorchTokenizer:
             after_special = False
         return ids
 
+    def fewest(self, text: str) -> int:
+        return self._floor.of(self._normalised(text)) if self._floor else 0
+
     def token_text(self, token: int) -> str:
         return self._piece(token).decode("utf-8", "replace")
 
@@ -151,6 +154,16 @@ class TorchTokenizer:
         return piece
 
     # -- inside
+
+    def _normalised(self, text: str) -> str:
+        text = _valid(text)
+        return unicodedata.normalize("NFC", text) if self._composes else text
+
+    @cached_property
+    def _floor(self) -> TokenFloor:
+        return TokenFloor(
+            read_vocabulary(self._path)
+        )  # read again: few texts are so long, and lists of merges are large
 
     @cached_property
     def _with_control(self) -> WholeTokens:
@@ -248,23 +261,13 @@ def _valid(text: str) -> str:
     return text
 
 
-def _letters() -> dict[str, int]:
-    """GPT-2's letters for bytes: the printable ones stand for themselves, the others for those from U+0100 on."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
-
-
-_BYTES: Final = _letters()
-
-
 def _from_letters(raw: bytes) -> bytes:
     """The bytes a token stands for. What is no such letter is shown as llama.cpp shows it."""
     text = raw.decode("utf-8", "replace")
-    if all(letter in _BYTES for letter in text):
-        return bytes([_BYTES[letter] for letter in text])
+    if all(letter in LETTERS for letter in text):
+        return bytes([LETTERS[letter] for letter in text])
     parts = []
     for letter in text:
-        known = _BYTES.get(letter)
+        known = LETTERS.get(letter)
         parts.append(b"[UNK_BYTE_0x%s%s]" % (letter.encode().hex().encode(), raw) if known is None else bytes([known]))
     return b"".join(parts)

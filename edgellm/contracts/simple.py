@@ -30,6 +30,9 @@ class ByteTokenizer:
     def encode(self, text: str, *, special: bool) -> list[int]:  # noqa: ARG002 - there are no control texts to find
         return list(text.encode("utf-8", "replace"))
 
+    def fewest(self, text: str) -> int:
+        return len(text)
+
     def token_text(self, token: int) -> str:
         return "</s>" if token == self.END else chr(token)
 

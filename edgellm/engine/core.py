@@ -13,6 +13,7 @@ from edgellm.contracts.events import Event, Failed, FinishReason, Progress, Slid
 from edgellm.contracts.request import GenerateRequest
 from edgellm.contracts.runner import TokenRunner
 from edgellm.engine.answers import Answer, Choice
+from edgellm.engine.context import Context
 from edgellm.engine.job import Job
 from edgellm.engine.limits import Limits
 from edgellm.engine.pacing import Emission
@@ -23,7 +24,7 @@ from edgellm.engine.spec import sample_spec
 from edgellm.engine.step import Broken, Drawn, Step
 from edgellm.engine.text import Piece
 from edgellm.engine.warmup import warm_up
-from edgellm.errors import ContextExceeded, EdgeError, GenerationFailed, InvalidRequest, Overloaded
+from edgellm.errors import EdgeError, GenerationFailed, InvalidRequest, Overloaded
 
 SLIDING_CONTEXTS = 4  # longest answer, in contexts, where old tokens may slide out and nothing else limits it
 MEASURED_CHUNK = 256  # the prefill size by which waiting work is estimated
@@ -43,8 +44,8 @@ class EngineCore:
         trained: int | None = None,
     ) -> None:
         self._model = model
-        self._trained = trained
         self._runner = runner
+        self.context = Context(model, runner.info.context, trained)
         self._tokenizer = tokenizer
         self._limits = limits or Limits()
         self.scheduler = Scheduler(runner.info, runner, self._limits)
@@ -128,23 +129,11 @@ class EngineCore:
         """How many tokens may be generated."""
         if prompt == 0:
             raise InvalidRequest("the prompt is empty", param="prompt")
-        context = self._runner.info.context
+        context = self.context.tokens
         if prompt >= context:
-            raise ContextExceeded(
-                f"the prompt has {prompt:,} tokens; {self._model} takes {context:,}",
-                hint=self._way_out(context),
-                param="messages",
-            )
+            raise self.context.exceeded(prompt)
         room = SLIDING_CONTEXTS * context if request.sliding else context - prompt
         return room if request.max_tokens is None else min(request.max_tokens, room)
-
-    def _way_out(self, context: int) -> str:
-        """What helps whose prompt is too long for this context: a longer one only if it was trained for that."""
-        if self._trained is None:
-            return "shorten it, raise the context (--context) if the model was trained for more, or pick another model"
-        if context < self._trained:
-            return f"shorten it, or raise the context (--context), up to the {self._trained:,} it was trained for"
-        return "shorten it, or pick a model with a longer context: it was trained for no more"
 
     # -- stepping --------------------------------------------------------------------------------
 

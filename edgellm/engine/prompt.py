@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.request import Message, Messages, Prompt, TemplateOptions, Text, Tokens
+from edgellm.engine.context import Context
 from edgellm.engine.control_texts import ControlTexts
 from edgellm.engine.conversation import Conversations
 from edgellm.engine.reasoning import ReasoningFormat, reasoning_format
 from edgellm.engine.template import ChatTemplate
 from edgellm.engine.text import ReplyText
 from edgellm.errors import EdgeError, InvalidRequest
+
+LONG = 100_000  # characters that are tokenised sooner than a vocabulary is first read for its longest tokens
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True):
@@ -44,9 +47,13 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
 class PromptEncoder:
     """Encodes prompts for one model. May be used from any thread."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Cheap: the template is compiled when first needed, or by `prepare`."""
+    def __init__(self, tokenizer: Tokenizer, context: Context | None = None) -> None:
+        """Cheap: the template is compiled when first needed, or by `prepare`.
+
+        What is certain to have no room in `context` is refused before it is tokenised.
+        """
         self._tokenizer = tokenizer
+        self._context = context
         self._chat: Conversations | EdgeError | None = None
         self._lock = threading.Lock()
 
@@ -67,8 +74,8 @@ class PromptEncoder:
         With `fit`, what is oldest is left out until so many tokens are left, as far as that goes: of a conversation
         whole turns after the system's, of the rest tokens after BOS.
 
-        Raises InvalidRequest for what the prompt is to blame for, `param` saying where; BadModelFile for a bad
-        template.
+        Raises InvalidRequest for what the prompt is to blame for, `param` saying where; ContextExceeded for what is far
+        too long, where nothing may be left out; BadModelFile for a bad template.
         """
         match prompt:
             case Messages(messages, options):
@@ -76,6 +83,8 @@ class PromptEncoder:
                 return self._fitted(messages, options, fit)
             case Text(text):
                 _check_text(text, "the prompt", "prompt")
+                if fit is None:
+                    self._check_room([text])
                 return self._cut(self._started(self._tokenizer.encode(text, special=True)), fit)
             case Tokens(ids):
                 return self._cut(self._checked(ids) or self._started([]), fit)
@@ -83,9 +92,9 @@ class PromptEncoder:
     # -- conversations ---------------------------------------------------------------------------
 
     def _fitted(self, messages: Sequence[Message], options: TemplateOptions, fit: int | None) -> EncodedPrompt:
-        whole = self._conversation(messages, options)
         if fit is None:
-            return whole
+            return self._conversation(messages, options, may_be_cut=False)
+        whole = self._conversation(messages, options)
         lead = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
         kept = whole
         if len(whole.tokens) > fit:
@@ -121,8 +130,12 @@ class PromptEncoder:
             same = min(same, next(differ, same))
         return same
 
-    def _conversation(self, messages: Sequence[Message], options: TemplateOptions) -> EncodedPrompt:
+    def _conversation(
+        self, messages: Sequence[Message], options: TemplateOptions, may_be_cut: bool = True
+    ) -> EncodedPrompt:
         rendered = self._conversations().render(messages, options)
+        if not may_be_cut:
+            self._check_room(text for text, _ in rendered.stretches)
         ids = [
             token
             for stretch, special in rendered.stretches
@@ -156,6 +169,16 @@ class PromptEncoder:
 
     def _text_of(self, token: int | None) -> str:
         return "" if token is None else self._tokenizer.token_text(token)
+
+    def _check_room(self, texts: Iterable[str]) -> None:
+        """Raise ContextExceeded where even the fewest tokens that `texts` can be have no room."""
+        texts = list(texts)
+        if self._context is None or sum(map(len, texts)) < LONG:
+            return
+        first = self._text_of(self._tokenizer.bos)  # of several at the start one is kept
+        fewest = sum(self._tokenizer.fewest(text.replace(first, "") if first else text) for text in texts)
+        if fewest >= self._context.tokens:
+            raise self._context.exceeded(fewest, at_least=True)
 
     # -- ids -------------------------------------------------------------------------------------
 

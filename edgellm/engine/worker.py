@@ -171,7 +171,7 @@ class Worker:
         core.warm_up()
         self._context = runner.info.context
         self._tokenizer = tokenizer
-        self._encoder = PromptEncoder(tokenizer)
+        self._encoder = PromptEncoder(tokenizer, core.context)
         self._prompts.submit(self._encoder.prepare)  # compiles the chat template before the first chat asks for it
         self._core = core
 

@@ -88,4 +88,4 @@ def _fill(batch: Any, ids: Sequence[int]) -> None:
 def tokenizer(path: Path) -> Tokenizer:
     """The engine's, of a file that may have no weights."""
     lib = library()
-    return LlamaCppTokenizer(lib, open_vocabulary(lib, path))
+    return LlamaCppTokenizer(lib, open_vocabulary(lib, path), path)

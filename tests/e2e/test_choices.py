@@ -110,7 +110,7 @@ def ids(starter: Path) -> Callable[[str], list[int]]:
     from edgellm_llamacpp.native import library, open_vocabulary
     from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
 
-    tokenizer = LlamaCppTokenizer(library(), open_vocabulary(library(), starter))
+    tokenizer = LlamaCppTokenizer(library(), open_vocabulary(library(), starter), starter)
     return lambda text: tokenizer.encode(text, special=False)
 
 

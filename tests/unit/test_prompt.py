@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from edgellm import plugins
 from edgellm.contracts.engine import Tokenizer
 from edgellm.contracts.request import Message, Messages, Text, Tokens
+from edgellm.engine.context import Context
 from edgellm.engine.control_texts import ControlTexts
 from edgellm.engine.prompt import PromptEncoder
-from edgellm.errors import BadModelFile, EdgeError, InvalidRequest
+from edgellm.errors import BadModelFile, ContextExceeded, EdgeError, InvalidRequest
 from edgellm.formats.gguf import read_model
 
 CONTROL = (
@@ -59,6 +60,9 @@ class ByteTokenizer:
             ids.append(256 + self.special_texts.index(match[0]))
             done = match.end()
         return [*ids, *text[done:].encode()]
+
+    def fewest(self, text: str) -> int:
+        return len(text) // max(map(len, self.special_texts))
 
     def token_text(self, token: int) -> str:
         return self.special_texts[token - 256] if token >= 256 else chr(token)
@@ -365,3 +369,22 @@ def test_gemma_the_base_model_has_no_template_and_one_bos(gemma3: Path) -> None:
     assert encoder.encode(Text("Hello")).tokens == [2, 9259]
     with pytest.raises(EdgeError, match="no chat template"):
         encoder.encode(Messages((Message("user", "a"),)))
+
+
+def test_what_cannot_fit_is_refused_before_it_is_tokenised() -> None:
+    class Spy(ByteTokenizer):
+        encoded = 0
+
+        def encode(self, text: str, *, special: bool) -> list[int]:
+            self.encoded += len(text)
+            return super().encode(text, special=special)
+
+    spy = Spy()
+    encoder = PromptEncoder(spy, Context("tiny", 1024))
+    for prompt in (Text("x" * 200_000), Messages((Message("user", "x" * 200_000),))):
+        with pytest.raises(ContextExceeded, match=r"at least [\d,]+ tokens; tiny takes 1,024"):
+            encoder.encode(prompt)
+    assert spy.encoded == 0
+    first = spy.token_text(256)
+    assert encoder.encode(Text(first * 200_000 + "x")).tokens == [256, ord("x")]  # of several BOS one is kept
+    assert encoder.encode(Text("x" * 200_000), fit=100).dropped  # may be cut
