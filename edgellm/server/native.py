@@ -18,7 +18,7 @@ from edgellm.contracts.request import GenerateRequest, Messages, Tokens
 from edgellm.errors import InvalidRequest, Unauthorized
 from edgellm.presets import preset
 from edgellm.server.answer import StreamedAnswer
-from edgellm.server.body import Limits, decode, read_body
+from edgellm.server.body import Limits, decode, parsed, read_body
 from edgellm.server.errors import Refusal
 from edgellm.server.front import Front
 from edgellm.server.openai_bodies import STOP_CHARACTERS, STOPS
@@ -67,7 +67,7 @@ class Native:
 
     async def generate(self, request: Request) -> Response:
         """The status comes at once and progress with it: this client wants to see a model load."""
-        asked = checked(decode(await read_body(request, self._limits), GenerateBody))
+        asked = await parsed(request, self._limits, lambda body: checked(decode(body, GenerateBody)))
         asked = msgspec.structs.replace(asked, id=f"edge-{uuid.uuid4().hex}", cache_key=request.state.cache_key)
         events = self._front.generate(asked, self._front.model(asked.model))
         return StreamedAnswer(events, _lines, self._limits, media_type="application/x-ndjson", ping=BLANK, hold=False)

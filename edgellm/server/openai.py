@@ -15,7 +15,7 @@ from edgellm.contracts.events import Event, Failed
 from edgellm.errors import NotFound
 from edgellm.server import embeddings, openai_requests
 from edgellm.server.answer import StreamedAnswer, WholeAnswer
-from edgellm.server.body import Limits, read_body
+from edgellm.server.body import Limits, parsed
 from edgellm.server.front import Front
 from edgellm.server.openai_replies import Kind, Reply
 from edgellm.server.openai_requests import Asked
@@ -56,7 +56,8 @@ class OpenAI:
         return await self._answer(request, "completion", "cmpl-", openai_requests.completion)
 
     async def embeddings(self, request: Request) -> Response:
-        asked = embeddings.parse(await read_body(request, self._limits), "embd-" + uuid.uuid4().hex)
+        name = "embd-" + uuid.uuid4().hex
+        asked = await parsed(request, self._limits, lambda body: embeddings.parse(body, name))
         card = self._find(asked.request.model)
         events = self._front.embed(asked.request, card)
         return WholeAnswer(events, lambda events: embeddings.answer(events, card.name, asked))
@@ -70,7 +71,8 @@ class OpenAI:
     async def _answer(
         self, request: Request, kind: Kind, prefix: str, parse: Callable[[bytes, str], Asked]
     ) -> Response:
-        asked = parse(await read_body(request, self._limits), prefix + uuid.uuid4().hex)
+        name = prefix + uuid.uuid4().hex
+        asked = await parsed(request, self._limits, lambda body: parse(body, name))
         card = self._find(asked.request.model)
         reply = Reply(kind, asked.request, card.name, card.fingerprint)
         wanted = msgspec.structs.replace(asked.request, cache_key=request.state.cache_key)
