@@ -15,7 +15,8 @@ from edgellm_torch.plugin import TorchPlugin
 from edgellm import plugins
 from edgellm.contracts.engine import ModelFile, Placement
 from edgellm.contracts.runner import PREVIOUS, Row, TokenRunner
-from edgellm.engine import worker
+from edgellm.engine.worker import TextWorker
+from edgellm.engine.worker_base import serve
 
 
 class Deep(TorchPlugin):
@@ -37,4 +38,4 @@ class Deep(TorchPlugin):
 
 if __name__ == "__main__":
     plugins.engine = lambda name: Deep()
-    worker.serve(worker.Worker)
+    serve(TextWorker)

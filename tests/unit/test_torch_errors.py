@@ -19,7 +19,7 @@ from zoo import Size
 
 from edgellm.contracts.engine import ModelFile, Placement, Unavailable
 from edgellm.engine.protocol import Load
-from edgellm.engine.worker import _by_name, _unforeseen
+from edgellm.engine.worker_base import _by_name, _unforeseen
 from edgellm.errors import EdgeError, ErrorInfo, InsufficientMemory, LoadFailed
 from edgellm.formats.gguf import read_model
 

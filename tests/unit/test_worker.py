@@ -10,9 +10,9 @@ from fake_runner import FakeRunner, FakeTokenizer
 
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Sampling, Text, Tokens
-from edgellm.engine.core import EngineCore
 from edgellm.engine.protocol import Cancel, Generate, Load
-from edgellm.engine.worker import LONG_PROMPT, Pipe, Worker, characters
+from edgellm.engine.worker import LONG_PROMPT, TextWorker, characters
+from edgellm.engine.worker_base import Pipe
 
 ROOM = Placement(context=256, capacity=512, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
 LONG = "x" * (LONG_PROMPT + 1)
@@ -41,11 +41,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.tokenizer = Slow()
-        self.worker = Worker(Pipe(io.BufferedReader(io.BytesIO()), io.BytesIO()))
-        self.worker._start(Load("fake", "m.gguf", ROOM, "m"), FakeRunner(ROOM), self.tokenizer, None)
-        core = self.worker._core
-        assert isinstance(core, EngineCore)
-        self.core = core
+        self.worker = TextWorker(Pipe(io.BufferedReader(io.BytesIO()), io.BytesIO()))
+        self.core = self.worker._start(Load("fake", "m.gguf", ROOM, "m"), FakeRunner(ROOM), self.tokenizer, None)
 
     def ask(self, name: str, text: str) -> None:
         sampling = Sampling(temperature=0.0)
