@@ -44,6 +44,7 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0  # only the last so many tokens matter, and older ones are forgotten soon; 0: all matter
     recurrent: bool = False  # nothing but the end of a sequence can be shared or cut
     depth: int = 1  # steps in flight
+    tile: int = 1  # its `info.prefill_tile`
     keeps_order: bool = False  # its sequences must be laid out anew when others leave
     end_at: int | None = None  # the sequence length at which the model wants to end its answer
     on_step: Callable[[Sequence[Row]], None] | None = None  # called in every submit: sleep, move a clock, fail
@@ -111,6 +112,7 @@ class FakeRunner:
             max_sequences=placement.max_sequences,
             batch_tokens=placement.batch_tokens,
             pipeline_depth=self._behaviour.depth,
+            prefill_tile=self._behaviour.tile,
             max_outputs=placement.max_sequences + 8,
             exact_cells=2**31,
             keeps_order=self._behaviour.keeps_order,

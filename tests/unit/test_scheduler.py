@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from fake_runner import FakeBehaviour
 from scheduling import Bench, alone, placement, tokens
@@ -63,8 +62,7 @@ def test_steps_stay_within_their_time() -> None:
 @ONE_BY_ONE
 def test_steps_over_a_long_context_are_whole_tiles() -> None:
     limits = Limits(step_s=0.15, decode_step_s=0.01)
-    bench = Bench(placement(batch_tokens=512, capacity=4096, context=2048), limits=limits)
-    bench.scheduler._info = msgspec.structs.replace(bench.runner.info, prefill_tile=64)
+    bench = Bench(placement(batch_tokens=512, capacity=4096, context=2048), FakeBehaviour(tile=64), limits)
     for i in range(3):
         bench.add(f"reader{i}", tokens(10, 40 * i), 200)
     for _ in range(4):
@@ -170,9 +168,8 @@ def test_the_next_turn_starts_from_the_last_one() -> None:
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_a_step_is_filled_up_to_a_tile_with_cached_tokens_where_that_is_faster(faster: bool) -> None:
-    bench = Bench()
+    bench = Bench(behaviour=FakeBehaviour(tile=40))
     bench.scheduler.costs.observe(21, 0.2 if faster else 0.021)
-    bench.scheduler._info = msgspec.structs.replace(bench.runner.info, prefill_tile=40)
     bench.add("first", tokens(100), 10)
     bench.run()
     conversation = tokens(100) + bench.done["first"] + tokens(20, 77)
