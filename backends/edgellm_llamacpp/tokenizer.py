@@ -11,6 +11,7 @@ from itertools import repeat
 from pathlib import Path
 
 from edgellm.errors import InvalidRequest
+from edgellm.formats.normal_forms import composed, decomposed
 from edgellm.formats.token_floor import TokenFloor, token_floor
 from edgellm.formats.whole_tokens import WholeTokens
 from edgellm_llamacpp.native import Library, Model
@@ -143,7 +144,7 @@ class LlamaCppTokenizer:
     def _normaliser(self) -> Callable[[str], str] | None:
         """What a model's own tokenizer does to text first and llama.cpp's does not, or not for all of Unicode."""
         if self._cuts and self._header("pre") == "qwen2":
-            return _composed
+            return composed
         if self._api.llama_vocab_type(self._vocabulary) != self._api.LLAMA_VOCAB_TYPE_WPM:
             return None
         lowercase = self._header("normalizer.lowercase") != "false"  # true where the header is silent
@@ -214,13 +215,9 @@ def _joined(text: str) -> str:
     return text
 
 
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
-
-
 def _plain(text: str) -> str:
     """Letters without their accents; Korean syllables become letters on the way, as BERT has it."""
-    return "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    return "".join(c for c in decomposed(text) if unicodedata.category(c) != "Mn")
 
 
 def _lowercase(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
 from edgellm.formats.files import shown
+from edgellm.formats.normal_forms import composed
 from edgellm.formats.token_floor import LETTERS, TokenFloor
 from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
 from edgellm.formats.whole_tokens import WholeTokens
@@ -157,7 +157,7 @@ class TorchTokenizer:
 
     def _normalised(self, text: str) -> str:
         text = _valid(text)
-        return unicodedata.normalize("NFC", text) if self._composes else text
+        return composed(text) if self._composes else text
 
     @cached_property
     def _floor(self) -> TokenFloor:

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Final
 
+from edgellm.formats.normal_forms import decomposed
 from edgellm_torch.sentencepiece import SPACE  # begins a word in the vocabulary
 from edgellm_torch.words import WordMemory
 
@@ -44,7 +45,7 @@ class WordPiece:
 
     def encode(self, text: str) -> list[int]:
         if self._bare:
-            text = unicodedata.normalize("NFD", text)
+            text = decomposed(text)
         return self._memory.ids(text.translate(self._plain).split())
 
     def _pieces(self, word: str) -> list[int]:

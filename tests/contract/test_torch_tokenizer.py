@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 from pathlib import Path
 
@@ -264,3 +265,14 @@ def test_vocabularies_without_bytes(tmp_path: Path) -> None:
     path = vocabularies.write(tmp_path / "v.gguf", made, add_space_prefix=False)
     tokenizer = TorchTokenizer(read_model(path))
     assert tokenizer.encode("abéa", special=False) == [3, 0, 0, 3]
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_many_marks_on_one_letter_take_no_time_by_their_square(model: str, tmp_path: Path) -> None:
+    """Both bring text into a normal form first, and a worker in the middle of that gives no sign of life."""
+    made = vocabularies.wordpiece() if model == "bert" else vocabularies.byte_pairs()
+    text = "e" + "\u0301\u0323" * 50_000
+    for tokenizer in both(vocabularies.write(tmp_path / "v.gguf", made, "qwen2" if model == "gpt2" else "")):
+        began = time.thread_time()
+        assert tokenizer.encode(text, special=True)
+        assert time.thread_time() - began < 5  # by their square: 12 s
