@@ -147,11 +147,16 @@ class EmbeddingCore:
             raise InvalidRequest(f"{len(texts)} texts are too many for one request: at most {most}", param="input")
         for index, text in enumerate(texts):
             if len(text) > info.context:
-                raise ContextExceeded(
-                    f"text {index} has {len(text):,} tokens; {self._model} takes at most {info.context:,}",
-                    hint="cut it into parts and embed each",
-                    param=f"input[{index}]" if len(texts) > 1 else "input",
-                )
+                raise too_long(f"{len(text):,}", self._model, info.context, index if len(texts) > 1 else None)
         queued = sum(job.tokens for job in self._jobs)
         if len(self._jobs) >= self._limits.queue_requests or queued > self._limits.queue_tokens:
             raise Overloaded(f"too much is waiting for {self._model}", hint="try again in a moment", retry_after=1.0)
+
+
+def too_long(tokens: str, model: str, context: int, index: int | None) -> ContextExceeded:
+    """`index` of the text among several."""
+    return ContextExceeded(
+        f"text {index or 0} has {tokens} tokens; {model} takes at most {context:,}",
+        hint="cut it into parts and embed each",
+        param="input" if index is None else f"input[{index}]",
+    )

@@ -11,7 +11,8 @@ from pathlib import Path
 from edgellm.contracts.embedding import EmbedderInfo, EmbeddingPlugin, EmbedRequest
 from edgellm.contracts.engine import Tokenizer, title_of
 from edgellm.contracts.runner import RunnerInfo
-from edgellm.engine.embedding import EmbeddingCore
+from edgellm.engine.embedding import EmbeddingCore, too_long
+from edgellm.engine.prompt import LONG
 from edgellm.engine.protocol import Heartbeat, Load
 from edgellm.engine.worker_base import Pipe, Worker, serve
 from edgellm.errors import EngineUnavailable, InvalidRequest
@@ -41,19 +42,24 @@ class EmbeddingWorker(Worker[EmbeddingCore]):
         return core, RunnerInfo(info.engine, info.context, info.batch_tokens, info.batch_texts, info.batch_tokens)
 
     def _encode(self, request: EmbedRequest) -> list[list[int]]:
-        return [self._ids(index, text) for index, text in enumerate(request.inputs)]
+        alone = len(request.inputs) == 1
+        return [self._ids(None if alone else index, text) for index, text in enumerate(request.inputs)]
 
-    def _ids(self, index: int, text: str | tuple[int, ...]) -> list[int]:
+    def _ids(self, index: int | None, text: str | tuple[int, ...]) -> list[int]:
+        """`index` of the text among several."""
         assert self._tokenizer is not None
         assert self._info is not None
         if isinstance(text, str):
+            context = self._info.context
+            if len(text) > LONG and (fewest := self._tokenizer.fewest(text)) > context:
+                raise too_long(f"at least {fewest:,}", self._model, context, index)
             return [*self._info.before, *self._tokenizer.encode(text, special=False), *self._info.after]
         size = self._tokenizer.vocabulary_size
         if not text or not all(0 <= token < size for token in text):
             raise InvalidRequest(
-                f"input {index} holds a token that is not one of the {size:,} of {self._model}",
+                f"input {index or 0} holds a token that is not one of the {size:,} of {self._model}",
                 hint="send text, and it is tokenised here",
-                param=f"input[{index}]",
+                param=f"input[{index or 0}]",
             )
         return list(text)
 
