@@ -17,16 +17,21 @@ pip's own wheel cache knows nothing of flags and changes, so these wheels are ke
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
+import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import engine_source
@@ -36,6 +41,7 @@ NAME = "llama-cpp-python"
 MARKER = Path(sys.prefix) / ".llama-cpp-flags"  # what the installed one was built with
 KEEP_STORES = "-fno-tree-dse -fno-dse"
 NARROW = "-mno-avx512fp16"
+REDRAW_S, LINE_S = 1.0, 30.0  # between signs of life: on a terminal, elsewhere
 
 
 def requirement() -> str:
@@ -112,14 +118,48 @@ def unpacked(folder: Path) -> Path:
     return folder / archive.name.removesuffix(".tar.gz")
 
 
+def how_far(build: Path) -> str:
+    """What is compiled of what ninja will compile in this folder; empty before that is known, or without ninja."""
+    plan = build / "build.ninja"
+    if not plan.exists():
+        return ""
+    files = len(re.findall(r"^build \S+\.o(?:bj)?:", plan.read_text(errors="replace"), re.MULTILINE))
+    done = sum(1 for file in build.rglob("*.o*") if file.suffix in (".o", ".obj"))
+    return f", {done} of {files} files"
+
+
+@contextlib.contextmanager
+def signs_of_life(build: Path) -> Iterator[None]:
+    """While the block runs, say that it goes on: a line that is redrawn on a terminal, plain ones elsewhere."""
+    terminal, over, began = sys.stdout.isatty(), threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(REDRAW_S if terminal else LINE_S):
+            minutes, seconds = divmod(int(time.monotonic() - began), 60)
+            line = f"compiling: {minutes}:{seconds:02}{how_far(build)}"
+            print(f"\r{line:<50}" if terminal else line, end="" if terminal else "\n", flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+        if terminal:
+            print(f"\r{'':<50}\r", end="", flush=True)
+
+
 def compile_to(folder: Path, work: Path, *, changed: bool) -> None:
     """Put a wheel into `folder`. Raises CalledProcessError when it does not compile."""
     work.mkdir()
     source = unpacked(work)
     for left in engine_source.change(source) if changed else ():
         print(f"{NAME}: {left}", flush=True)
+    build = work / "build"
     options = ["--quiet", "--no-deps", "--no-cache-dir", "--wheel-dir", str(folder)]
-    pip("wheel", *options, str(source), CMAKE_ARGS=flags())
+    with signs_of_life(build):
+        pip("wheel", *options, f"--config-settings=build-dir={build}", str(source), CMAKE_ARGS=flags())
 
 
 def wheel(wanted: str) -> Path:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
+import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -122,6 +125,65 @@ def test_what_does_not_compile_is_compiled_without_our_changes(
     assert build.wheel("anything").name == "made.whl"
     assert tried == [True, False]
     assert "without" in capsys.readouterr().out
+
+
+NINJA = """rule CXX_COMPILER__ggml
+build src/ggml.c.o: C_COMPILER__ggml /source/ggml.c || order
+build src/ops.cpp.o: CXX_COMPILER__ggml /source/ops.cpp
+build src/libggml.so: CXX_LINKER src/ggml.c.o src/ops.cpp.o
+"""
+
+
+def test_how_far_it_is(build: ModuleType, tmp_path: Path) -> None:
+    assert build.how_far(tmp_path / "not yet") == ""
+    (tmp_path / "build.ninja").write_text(NINJA)
+    assert build.how_far(tmp_path) == ", 0 of 2 files"
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "ops.cpp.o").touch()
+    (tmp_path / "src" / "ops.cpp.o.d").touch()
+    assert build.how_far(tmp_path) == ", 1 of 2 files"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_it_says_that_it_goes_on_compiling(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: Path, terminal: bool
+) -> None:
+    class Screen(io.StringIO):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told = threading.Event()
+
+        def isatty(self) -> bool:
+            return terminal
+
+        def write(self, text: str) -> int:
+            count = super().write(text)
+            if "of 2 files" in text:
+                self.told.set()
+            return count
+
+    screen, work = Screen(), tmp_path / "work"
+    given: list[str] = []
+
+    def pip(*arguments: str, **environment: str) -> None:
+        given.extend(arguments)
+        (work / "build").mkdir()
+        (work / "build" / "build.ninja").write_text(NINJA)
+        assert screen.told.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "unpacked", lambda folder: source)
+    monkeypatch.setattr(build, "pip", pip)
+    monkeypatch.setattr(build, "REDRAW_S", 0.01)
+    monkeypatch.setattr(build, "LINE_S", 0.01)
+    monkeypatch.setattr(sys, "stdout", screen)
+    with pytest.raises(KeyboardInterrupt):
+        build.compile_to(tmp_path / "made", work, changed=False)
+    assert f"--config-settings=build-dir={work / 'build'}" in given
+    shown = screen.getvalue()
+    assert re.search(r"compiling: \d:\d\d, 0 of 2 files", shown)
+    assert ("\r" in shown, "\n" in shown) == (terminal, not terminal)
+    assert not terminal or shown.endswith("\r"), "the line is cleared away"
 
 
 def test_half_a_wheel_is_made_anew(build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
