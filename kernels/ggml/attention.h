@@ -31,6 +31,7 @@ namespace edgellm {
 constexpr int   CHUNK  = 256;  // cells whose scores are known before they are weighed
 constexpr int   QUERIES = 32;  // of one key head, taken together
 constexpr int   COLUMNS = 32;  // of values, summed by one thread
+constexpr int   AHEAD   = 32;  // cells: what is asked for so far ahead comes from memory in time
 constexpr ggml_fp16_t HIDDEN = 0xfc00;  // minus infinity, in a mask
 constexpr float LOG2E   = 1.44269504f;
 constexpr float UNSEEN  = -1e30f;  // the score of a cell that the mask took away
@@ -59,11 +60,19 @@ struct Attention {
     const float * query_at(int key_head, int query) const {
         return (const float *) ((const char *) q->data + row(query) * q->nb[1] + head(key_head, query) * q->nb[2]);
     }
-    const ggml_fp16_t * key_at(int key_head, int cell) const {
-        return (const ggml_fp16_t *) ((const char *) k->data + std::min(cell, cells - 1) * k->nb[1] + key_head * k->nb[2]);
-    }
-    const ggml_fp16_t * value_at(int key_head, int cell) const {
-        return (const ggml_fp16_t *) ((const char *) v->data + std::min(cell, cells - 1) * v->nb[1] + key_head * v->nb[2]);
+    // The tile from `cell` on, of k or v. Numbers `begin` to `end` will be read, and of later tiles too: memory is slow.
+    Tile tile(const ggml_tensor * from, int key_head, int cell, int begin, int end) const {
+        const auto at = [&](int c) {
+            return (const ggml_fp16_t *) ((const char *) from->data + std::min(c, cells - 1) * from->nb[1] + key_head * from->nb[2]);
+        };
+        Tile tile;
+        for (int i = 0; i < Lanes::COUNT; i++) {
+            tile.lines[i] = at(cell + i);
+            for (int d = begin; d < end; d += 32) {  // a line of the cache
+                _mm_prefetch((const char *) (at(cell + i + AHEAD) + d), _MM_HINT_T0);
+            }
+        }
+        return tile;
     }
     Mask mask_of(int query) const {
         return { (const ggml_fp16_t *) ((const char *) mask->data + row(query) * mask->nb[1]),
@@ -74,9 +83,67 @@ struct Attention {
     }
 };
 
+// Which tiles of a chunk each of some queries sees, and which any of them: a bit for each tile.
+struct Sight {
+    uint64_t of[QUERIES], any;
+
+    void look(const Attention & a, int first, int count, int chunk) {
+        const int from = chunk * CHUNK, cells = std::min(CHUNK, a.cells - from);
+        any            = 0;
+        for (int i = 0; i < count; i++) {
+            if (i && a.row(first + i) == a.row(first + i - 1)) {
+                of[i] = of[i - 1];
+                continue;
+            }
+            const Mask mask = a.mask_of(first + i);
+            of[i]           = 0;
+            for (int c = 0, tile = 0; c < cells; c += Lanes::COUNT, tile++) {
+                of[i] |= uint64_t(!Lanes::all_equal(mask.at(from + c), HIDDEN)) << tile;
+            }
+            any |= of[i];
+        }
+    }
+
+    // Runs `work` on those of `count` queries that see the tile from cell c on: the first, and how many beside each other.
+    template <class Work> void each_run(int c, int count, Work work) const {
+        const auto sees = [&](int i) { return i < count && of[i] >> c / Lanes::COUNT & 1; };
+        for (int i = 0; i < count; i++) {
+            const int begin = i;
+            while (sees(i)) {
+                i++;
+            }
+            if (i > begin) {
+                work(begin, i - begin);
+            }
+        }
+    }
+};
+
+// Runs `work` on the first cell of each of these tiles.
+template <class Work> static void each_tile(uint64_t tiles, Work work) {
+    for (int c = 0; tiles; c += Lanes::COUNT, tiles >>= 1) {
+        if (tiles & 1) {
+            work(c);
+        }
+    }
+}
+
+// Floats that begin where a line of the cache does: registers of 64 bytes are read and written in one go.
+class Buffer {
+    struct alignas(64) Line {
+        float floats[16];
+    };
+    std::vector<Line> lines;
+
+  public:
+    void    resize(int floats) { lines.resize((floats + 15) / 16); }
+    float * data() { return lines.empty() ? nullptr : lines[0].floats; }
+};
+
 // A thread's memory for one block of queries and one chunk of cells.
 struct Scratch {
-    std::vector<float> queries, keys, values, scores, sums;
+    Sight  sight;
+    Buffer queries, keys, values, scores, sums;
     std::vector<ggml_fp16_t> tails;
     float              most[QUERIES], power[QUERIES], total[QUERIES];
     bool               wary = false;  // of values that are no numbers, in cells that not all queries see
@@ -103,33 +170,6 @@ struct Scratch {
         a.tails = tails.data();
     }
 };
-
-// Which tiles of a chunk any of the queries sees: a bit for each.
-static uint64_t visible(const Attention & a, int first, int count, int chunk) {
-    const int from = chunk * CHUNK, cells = std::min(CHUNK, a.cells - from);
-    uint64_t  seen = 0;
-    for (int i = 0; i < count; i++) {
-        if (i && a.row(first + i) == a.row(first + i - 1)) {
-            continue;
-        }
-        const Mask mask = a.mask_of(first + i);
-        for (int c = 0, tile = 0; c < cells; c += Lanes::COUNT, tile++) {
-            if (!Lanes::all_equal(mask.at(from + c), HIDDEN)) {
-                seen |= uint64_t(1) << tile;
-            }
-        }
-    }
-    return seen;
-}
-
-// Runs `work` on the first cell of each tile that is seen.
-template <class Work> static void each_tile(uint64_t seen, Work work) {
-    for (int c = 0; seen; c += Lanes::COUNT, seen >>= 1) {
-        if (seen & 1) {
-            work(c);
-        }
-    }
-}
 
 // Scores of a chunk as powers of two: scaled, masked, over ln 2. Returns the largest; NaN if a cell that is seen has a
 // score that is no number.
@@ -166,56 +206,80 @@ static void weigh_tiles(uint64_t seen, float * scores, float power) {
 }
 
 // Scores of `count` queries from `first` on for one chunk of cells, `stride` floats from one query's to the next one's;
-// and the largest of each. Returns which tiles any of them sees.
-static uint64_t score_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, float * scores,
-                            int stride) {
-    const int      from = chunk * CHUNK;
-    const uint64_t seen = visible(a, first, count, chunk);
-    each_tile(seen, [&](int c) {
-        const ggml_fp16_t * lines[Lanes::COUNT];
-        for (int i = 0; i < Lanes::COUNT; i++) {
-            lines[i] = a.key_at(key_head, from + c + i);
-        }
-        for (int d = 0; d < a.key; d += Lanes::COUNT) {
-            Lanes::turned(lines, s.keys.data() + d * Lanes::COUNT);
-            for (auto & line : lines) {
-                line += Lanes::COUNT;
+// the largest of each; and which tiles they see.
+static void score_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, float * scores,
+                        int stride) {
+    const int from = chunk * CHUNK;
+    s.sight.look(a, first, count, chunk);
+    each_tile(s.sight.any, [&](int c) {
+        const Tile tile = a.tile(a.k, key_head, from + c, 0, a.key);
+        bool       kept = false;  // in s.keys
+        s.sight.each_run(c, count, [&](int begin, int queries) {
+            const float * query = s.queries.data() + begin * a.key;
+            float *       to    = scores + begin * stride + c;
+            if (queries <= FEW) {
+                score_some(queries, tile, query, a.key, to, stride);
+                return;
             }
-        }
-        for (int i = 0; i < count; i += 8) {
-            score_some(std::min(8, count - i), s.keys.data(), s.queries.data() + i * a.key, a.key, scores + i * stride + c,
-                       stride);
-        }
+            for (int d = 0; d < a.key && !kept; d += Lanes::COUNT) {
+                Floats k[Lanes::COUNT];
+                tile.turned(d, k);
+                for (int i = 0; i < Lanes::COUNT; i++) {
+                    Lanes::store(s.keys.data() + (d + i) * Lanes::COUNT, k[i]);
+                }
+            }
+            kept = true;
+            for (int i = 0; i < queries; i += 8) {
+                score_some(std::min(8, queries - i), TurnedTile{ s.keys.data() }, query + i * a.key, a.key, to + i * stride, stride);
+            }
+        });
     });
     for (int i = 0; i < count; i++) {
-        s.most[i] = mask_scores(a, first + i, from, seen, scores + i * stride);
+        s.most[i] = mask_scores(a, first + i, from, s.sight.of[i], scores + i * stride);
     }
-    return seen;
 }
 
 // The values of a tile of cells, columns `begin` to `end`; zero where there is a mask that takes a cell away.
-static void take_values(const Attention & a, Scratch & s, int key_head, int cell, int begin, int end, const ggml_fp16_t * mask) {
+static void take_values(const Attention & a, Scratch & s, const Tile & tile, int begin, int end, const ggml_fp16_t * mask) {
     for (int i = 0; i < Lanes::COUNT; i++) {
-        const ggml_fp16_t * line = a.value_at(key_head, cell + i);
-        const bool          none = mask && mask[i] == HIDDEN;
+        const bool none = mask && mask[i] == HIDDEN;
         for (int d = begin; d < end; d += Lanes::COUNT) {
-            Lanes::store(s.values.data() + i * a.value + d, none ? Lanes::zero() : Lanes::halves(line + d));
+            Lanes::store(s.values.data() + i * a.value + d, none ? Lanes::zero() : tile.numbers(i, d));
         }
     }
 }
 
 // Adds the weighed values of a chunk's visible tiles, columns `begin` to `end`.
-static void mix_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, uint64_t seen,
-                      const float * weights, int stride, int begin, int end) {
-    const int from = chunk * CHUNK, together = s.wary ? 1 : 4;
-    each_tile(seen, [&](int c) {
-        for (int i = 0; i < count; i += together) {
-            if (i == 0 || s.wary) {
-                take_values(a, s, key_head, from + c, begin, end, s.wary ? a.mask_of(first + i).at(from + c) : nullptr);
+static void mix_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, const float * weights,
+                      int stride, int begin, int end) {
+    const int from = chunk * CHUNK;
+    each_tile(s.sight.any, [&](int c) {
+        const Tile      tile = a.tile(a.v, key_head, from + c, begin, end);
+        const FloatTile floats{ s.values.data(), a.value };
+        const auto      to = [&](int i) {
+            return Weighed{ weights + i * stride + c, stride, s.sums.data() + i * a.value, a.value, s.total + i };
+        };
+        bool kept = false;  // in s.values
+        s.sight.each_run(c, count, [&](int query, int queries) {
+            for (int i = query; i < query + queries && s.wary; i++) {
+                take_values(a, s, tile, begin, end, a.mask_of(first + i).at(from + c));
+                mix_columns(1, to(i), floats, begin, end);
             }
-            mix_columns(std::min(together, count - i), weights + i * stride + c, stride, s.values.data() + begin, a.value,
-                        end - begin, s.sums.data() + i * a.value + begin, s.total + i);
-        }
+            if (s.wary) {
+                return;
+            }
+            if (queries <= FEW) {
+                mix_columns(queries, to(query), tile, begin, end);
+                return;
+            }
+            if (!kept) {
+                take_values(a, s, tile, begin, end, nullptr);
+                kept = true;
+            }
+            for (int i = 0; i < queries; i += FEW) {
+                mix_columns(std::min(FEW, queries - i), to(query + i), floats, begin, end);
+            }
+        });
     });
 }
 
@@ -260,8 +324,8 @@ static void sum_whole(const Attention & a, Scratch & s, int key_head, int first,
     float * scores = s.scores.data();
     begin_sums(a, s, count);
     for (int chunk = 0; chunk < a.chunks; chunk++) {
-        const uint64_t seen = score_chunk(a, s, key_head, first, count, chunk, scores, CHUNK);
-        for (int i = 0; i < count && seen; i++) {
+        score_chunk(a, s, key_head, first, count, chunk, scores, CHUNK);
+        for (int i = 0; i < count; i++) {
             const float power = raised(s.power[i], s.most[i]);
             if (power > s.power[i] && s.power[i] > UNSEEN) {
                 const float fall = power - s.power[i] < 120.0f ? ldexpf(1.0f, int(s.power[i] - power)) : 0.0f;
@@ -272,9 +336,9 @@ static void sum_whole(const Attention & a, Scratch & s, int key_head, int first,
                 s.total[i] *= fall;
             }
             s.power[i] = power;
-            weigh_tiles(seen, scores + i * CHUNK, power);
+            weigh_tiles(s.sight.of[i], scores + i * CHUNK, power);
         }
-        mix_chunk(a, s, key_head, first, count, chunk, seen, scores, CHUNK, 0, a.value);
+        mix_chunk(a, s, key_head, first, count, chunk, scores, CHUNK, 0, a.value);
     }
 }
 
@@ -326,11 +390,11 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
         }
     });
     on_chunks([&](int key_head, int first, int count, int chunk) {
-        const uint64_t seen = visible(a, first, count, chunk);
+        s.sight.look(a, first, count, chunk);
         for (int i = 0; i < count; i++) {
             const int64_t at = key_head * a.queries + first + i;
             const float   power = std::accumulate(most + at * a.chunks, most + (at + 1) * a.chunks, UNSEEN, raised);
-            weigh_tiles(seen, scores + at * stride + chunk * CHUNK, power);
+            weigh_tiles(s.sight.of[i], scores + at * stride + chunk * CHUNK, power);
         }
     });
     each(params, heads * blocks * parts, [&](int unit) {
@@ -340,9 +404,9 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
         sum_warily(a, s, count, begin, end, [&] {
             begin_sums(a, s, count);
             for (int chunk = 0; chunk < a.chunks; chunk++) {
-                const float *  weights = scores + int64_t(key_head * a.queries + first) * stride + chunk * CHUNK;
-                const uint64_t seen    = visible(a, first, count, chunk);
-                mix_chunk(a, s, key_head, first, count, chunk, seen, weights, stride, begin, end);
+                s.sight.look(a, first, count, chunk);
+                mix_chunk(a, s, key_head, first, count, chunk, scores + int64_t(key_head * a.queries + first) * stride + chunk * CHUNK,
+                          stride, begin, end);
             }
         });
         finish_sums(a, s, key_head, first, count, begin, end);

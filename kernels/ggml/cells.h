@@ -16,16 +16,46 @@ struct Mask {
     const ggml_fp16_t * at(int tile) const { return tile < whole ? cells + tile : tail; }
 };
 
+// A tile of cells as it lies in memory: where the key, or the value, of each begins.
+struct Tile {
+    const ggml_fp16_t * lines[Lanes::COUNT];
+
+    // Numbers `at` to `at` + Lanes::COUNT of all cells, as many registers with a lane for each cell.
+    void turned(int at, Floats * to) const { Lanes::turned(lines, at, to); }
+    // Numbers of one cell from `at` on.
+    Floats numbers(int cell, int at) const { return Lanes::halves(lines[cell] + at); }
+};
+
+// The same in floats, for queries that go through it one after the other.
+struct TurnedTile {
+    const float * cells;  // [number][cell]
+
+    void turned(int at, Floats * to) const {
+        for (int i = 0; i < Lanes::COUNT; i++) {
+            to[i] = Lanes::floats(cells + (at + i) * Lanes::COUNT);
+        }
+    }
+};
+struct FloatTile {
+    const float * cells;  // [cell][number]
+    int           size;
+
+    Floats numbers(int cell, int at) const { return Lanes::floats(cells + cell * size + at); }
+};
+
 // Scores of COUNT queries for one tile of cells, before scale and mask.
-template <int COUNT> static void score(const float * keys, const float * queries, int size, float * scores, int stride) {
+template <int COUNT, class Keys> static void score(const Keys & keys, const float * queries, int size, float * scores, int stride) {
     Floats sums[COUNT];
     for (int i = 0; i < COUNT; i++) {
         sums[i] = Lanes::zero();
     }
-    for (int d = 0; d < size; d++) {
-        const Floats k = Lanes::floats(keys + d * Lanes::COUNT);
-        for (int i = 0; i < COUNT; i++) {
-            sums[i] = Lanes::fused(k, Lanes::all(queries[i * size + d]), sums[i]);
+    for (int d = 0; d < size; d += Lanes::COUNT) {
+        Floats k[Lanes::COUNT];
+        keys.turned(d, k);
+        for (int j = 0; j < Lanes::COUNT; j++) {
+            for (int i = 0; i < COUNT; i++) {
+                sums[i] = Lanes::fused(k[j], Lanes::all(queries[i * size + d + j]), sums[i]);
+            }
         }
     }
     for (int i = 0; i < COUNT; i++) {
@@ -33,16 +63,17 @@ template <int COUNT> static void score(const float * keys, const float * queries
     }
 }
 
-static void score_some(int queries, const float * keys, const float * query, int size, float * scores, int stride) {
-    switch (queries) {
-        case 1: score<1>(keys, query, size, scores, stride); break;
-        case 2: score<2>(keys, query, size, scores, stride); break;
-        case 3: score<3>(keys, query, size, scores, stride); break;
-        case 4: score<4>(keys, query, size, scores, stride); break;
-        case 5: score<5>(keys, query, size, scores, stride); break;
-        case 6: score<6>(keys, query, size, scores, stride); break;
-        case 7: score<7>(keys, query, size, scores, stride); break;
-        default: score<8>(keys, query, size, scores, stride); break;
+template <class Keys>
+static void score_some(int count, const Keys & keys, const float * queries, int size, float * scores, int stride) {
+    switch (count) {
+        case 1: score<1>(keys, queries, size, scores, stride); break;
+        case 2: score<2>(keys, queries, size, scores, stride); break;
+        case 3: score<3>(keys, queries, size, scores, stride); break;
+        case 4: score<4>(keys, queries, size, scores, stride); break;
+        case 5: score<5>(keys, queries, size, scores, stride); break;
+        case 6: score<6>(keys, queries, size, scores, stride); break;
+        case 7: score<7>(keys, queries, size, scores, stride); break;
+        default: score<8>(keys, queries, size, scores, stride); break;
     }
 }
 
@@ -57,24 +88,32 @@ static void weigh(float * scores, float power) {
     Lanes::store(scores, Lanes::scaled(y, Lanes::minus(n, Lanes::all(power))));
 }
 
-// Adds weights times values of a tile's cells to COUNT queries' sums, WIDTH registers of each; and the weights to totals.
-// `stride`, `size`: from one query's weights and sums to the next one's.
-template <int COUNT, int WIDTH, bool TOTAL>
-static void mix(const float * weights, int stride, const float * values, int size, float * sums, float * totals) {
+// Weights of queries for the cells of a tile, and what they add to: `stride` floats from one query's weights to the next
+// one's, `size` from one's sums.
+struct Weighed {
+    const float * weights;
+    int           stride;
+    float *       sums;
+    int           size;
+    float *       totals;
+};
+
+// Adds weights times values, WIDTH registers from number `at` on, to COUNT queries' sums; and the weights to totals.
+template <int COUNT, int WIDTH, bool TOTAL, class Values> static void mix(const Weighed & to, const Values & values, int at) {
     Floats sum[COUNT][WIDTH], total[COUNT];
     for (int i = 0; i < COUNT; i++) {
-        total[i] = Lanes::all(totals[i]);
+        total[i] = Lanes::all(to.totals[i]);
         for (int j = 0; j < WIDTH; j++) {
-            sum[i][j] = Lanes::floats(sums + i * size + j * Lanes::COUNT);
+            sum[i][j] = Lanes::floats(to.sums + i * to.size + at + j * Lanes::COUNT);
         }
     }
     for (int c = 0; c < Lanes::COUNT; c++) {
         Floats v[WIDTH];
         for (int j = 0; j < WIDTH; j++) {
-            v[j] = Lanes::floats(values + c * size + j * Lanes::COUNT);
+            v[j] = values.numbers(c, at + j * Lanes::COUNT);
         }
         for (int i = 0; i < COUNT; i++) {
-            const Floats w = Lanes::all(weights[i * stride + c]);
+            const Floats w = Lanes::all(to.weights[i * to.stride + c]);
             if constexpr (TOTAL) {
                 total[i] = Lanes::plus(total[i], w);
             }
@@ -85,47 +124,47 @@ static void mix(const float * weights, int stride, const float * values, int siz
     }
     for (int i = 0; i < COUNT; i++) {
         if constexpr (TOTAL) {
-            totals[i] = Lanes::first(total[i]);
+            to.totals[i] = Lanes::first(total[i]);
         }
         for (int j = 0; j < WIDTH; j++) {
-            Lanes::store(sums + i * size + j * Lanes::COUNT, sum[i][j]);
+            Lanes::store(to.sums + i * to.size + at + j * Lanes::COUNT, sum[i][j]);
         }
     }
 }
 
-template <int WIDTH, bool TOTAL>
-static void mix_some(int count, const float * weights, int stride, const float * values, int size, float * sums, float * totals) {
+template <int WIDTH, bool TOTAL, class Values>
+static void mix_some(int count, const Weighed & to, const Values & values, int at) {
     switch (count) {
-        case 1: mix<1, WIDTH, TOTAL>(weights, stride, values, size, sums, totals); break;
-        case 2: mix<2, WIDTH, TOTAL>(weights, stride, values, size, sums, totals); break;
-        case 3: mix<3, WIDTH, TOTAL>(weights, stride, values, size, sums, totals); break;
-        default: mix<4, WIDTH, TOTAL>(weights, stride, values, size, sums, totals); break;
+        case 1: mix<1, WIDTH, TOTAL>(to, values, at); break;
+        case 2: mix<2, WIDTH, TOTAL>(to, values, at); break;
+        case 3: mix<3, WIDTH, TOTAL>(to, values, at); break;
+        default: mix<4, WIDTH, TOTAL>(to, values, at); break;
     }
 }
 
-// The same for `width` columns.
-static void mix_columns(int count, const float * weights, int stride, const float * values, int size, int width, float * sums,
-                        float * totals) {
+// The same for columns `begin` to `end`, of at most FEW queries.
+constexpr int FEW = 4;
+template <class Values> static void mix_columns(int count, const Weighed & to, const Values & values, int begin, int end) {
     constexpr int MOST = Lanes::COUNT == 16 ? 4 : 2;  // registers of each query
-    int           d    = 0;
+    int           d    = begin;
     const auto    mixed = [&](auto registers, auto total) {
-        mix_some<registers, total>(count, weights, stride, values + d, size, sums + d, totals);
+        mix_some<registers, total>(count, to, values, d);
         d += registers * Lanes::COUNT;
     };
     constexpr std::integral_constant<int, MOST> most;
     constexpr std::integral_constant<int, 2>    two;
     constexpr std::integral_constant<int, 1>    one;
-    if (width >= MOST * Lanes::COUNT) {
+    if (d + MOST * Lanes::COUNT <= end) {
         mixed(most, std::true_type());
-    } else if (width >= 2 * Lanes::COUNT) {
+    } else if (d + 2 * Lanes::COUNT <= end) {
         mixed(two, std::true_type());
     } else {
         mixed(one, std::true_type());
     }
-    while (d + MOST * Lanes::COUNT <= width) {
+    while (d + MOST * Lanes::COUNT <= end) {
         mixed(most, std::false_type());
     }
-    while (d < width) {
+    while (d < end) {
         mixed(one, std::false_type());
     }
 }

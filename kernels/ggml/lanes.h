@@ -52,11 +52,11 @@ struct Lanes {
         return _mm256_movemask_epi8(same) == -1;
     }
 
-    // Sixteen numbers of each line to sixteen registers' worth of floats: number d of all lines beside each other.
-    static void turned(const uint16_t * const * lines, float * to) {
+    // Sixteen numbers of each line, from `at` on, in sixteen registers: each number of all lines beside each other.
+    static void turned(const uint16_t * const * lines, int at, Floats * to) {
         Floats a[16], b[16];
         for (int i = 0; i < 16; i++) {
-            a[i] = halves(lines[i]);
+            a[i] = halves(lines[i] + at);
         }
         for (int i = 0; i < 16; i += 2) {
             b[i]     = _mm512_unpacklo_ps(a[i], a[i + 1]);
@@ -72,10 +72,10 @@ struct Lanes {
         for (int j = 0; j < 4; j++) {  // of each quarter, number j of four lines; quarters of 16 lines come together
             const Floats x = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), y = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
             const Floats z = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88), w = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
-            store(to + 16 * j, _mm512_shuffle_f32x4(x, z, 0x88));
-            store(to + 16 * (j + 4), _mm512_shuffle_f32x4(y, w, 0x88));
-            store(to + 16 * (j + 8), _mm512_shuffle_f32x4(x, z, 0xdd));
-            store(to + 16 * (j + 12), _mm512_shuffle_f32x4(y, w, 0xdd));
+            to[j]      = _mm512_shuffle_f32x4(x, z, 0x88);
+            to[j + 4]  = _mm512_shuffle_f32x4(y, w, 0x88);
+            to[j + 8]  = _mm512_shuffle_f32x4(x, z, 0xdd);
+            to[j + 12] = _mm512_shuffle_f32x4(y, w, 0xdd);
         }
     }
 };
@@ -130,11 +130,11 @@ struct Lanes {
         return _mm_movemask_epi8(same) == 0xffff;
     }
 
-    // Eight numbers of each line to eight registers' worth of floats: number d of all lines beside each other.
-    static void turned(const uint16_t * const * lines, float * to) {
+    // Eight numbers of each line, from `at` on, in eight registers: each number of all lines beside each other.
+    static void turned(const uint16_t * const * lines, int at, Floats * to) {
         Floats a[8], b[8];
         for (int i = 0; i < 8; i++) {
-            a[i] = halves(lines[i]);
+            a[i] = halves(lines[i] + at);
         }
         for (int i = 0; i < 8; i += 2) {
             b[i]     = _mm256_unpacklo_ps(a[i], a[i + 1]);
@@ -148,8 +148,8 @@ struct Lanes {
             }
         }
         for (int j = 0; j < 4; j++) {
-            store(to + 8 * j, _mm256_permute2f128_ps(a[j], a[j + 4], 0x20));
-            store(to + 8 * (j + 4), _mm256_permute2f128_ps(a[j], a[j + 4], 0x31));
+            to[j]     = _mm256_permute2f128_ps(a[j], a[j + 4], 0x20);
+            to[j + 4] = _mm256_permute2f128_ps(a[j], a[j + 4], 0x31);
         }
     }
 };

@@ -131,6 +131,23 @@ def test_attention_does_not_depend_on_where_cells_lie(ggml: Ggml, before: int) -
         assert (ggml.attention(q, far[0], far[1], mask, threads) == expected).all()
 
 
+@pytest.mark.parametrize("heads", [2, 6, 10])
+def test_rows_of_several_texts_see_tiles_of_their_own(ggml: Ggml, heads: int) -> None:
+    """Any of them beside any others: what one does not see costs it nothing, and changes nothing."""
+    random = np.random.default_rng(heads)
+    rows, cells = 23, 1024
+    q = random.standard_normal((rows, heads, 64), np.float32) * np.float32(4)
+    k, v = (random.standard_normal((cells, 2, 64), np.float32).astype(np.float16) for _ in range(2))
+    tiles = random.random((rows, cells // 8)) < np.linspace(0.01, 0.9, rows)[:, None]
+    tiles[5:9] = tiles[5]  # of one text
+    mask = np.where(np.repeat(tiles, 8, 1), 0, -np.inf).astype(np.float16)
+    mask[:, 0] = 0
+    alone = np.array([ggml.attention(q[row : row + 1], k, v, mask[row : row + 1], 1)[0] for row in range(rows)])
+    assert np.allclose(alone, attended(q, k, v, mask), rtol=1e-5, atol=1e-5)
+    for threads in (1, 2):
+        assert (ggml.attention(q, k, v, mask, threads) == alone).all()
+
+
 def test_a_row_that_sees_nothing_is_nothing(ggml: Ggml) -> None:
     q, mask = np.ones((2, 4, 64), np.float32), np.full((2, 256), -np.inf, np.float16)
     mask[1, 3] = 0
