@@ -13,6 +13,7 @@
 #    include "kinds.h"
 
 #    include <algorithm>
+#    include <atomic>
 #    include <cmath>
 #    include <limits>
 
@@ -22,6 +23,7 @@ constexpr int BLOCK = 32;  // numbers of an input that share a scale
 constexpr float SMALLEST = 1e-36f;  // less is nothing: the quotient with it would be infinite
 constexpr float LARGEST  = std::numeric_limits<float>::max();
 constexpr int PART  = 64;  // inputs for which the rows are gone through at once: they stay in the L2 cache
+constexpr int AHEAD_BYTES = 8192;  // of weights: what is asked for so far ahead comes from memory in time
 
 // A block of an input: bytes q with a scale d, the sums of their halves, and d times both.
 struct Input {
@@ -64,15 +66,24 @@ static void quantise(const float * x, Input * to, int count) {
     }
 }
 
+// Asks for the part of memory that lies AHEAD_BYTES after `size` bytes.
+static inline void ask_ahead(const void * from, size_t size) {
+    for (size_t at = 0; at < size; at += 64) {  // lines of the cache
+        _mm_prefetch((const char *) from + AHEAD_BYTES + at, _MM_HINT_T0);
+    }
+}
+
 static inline int32_t four(const int8_t * q) {
     int32_t bits;
     memcpy(&bits, q, sizeof(bits));
     return bits;
 }
 
-// COUNT inputs times the rows of `packed` from lane `first` on, over `blocks` blocks of the file.
+// COUNT inputs times the rows of `packed` from lane `first` on, over `blocks` blocks of the file. `fresh`: they come from
+// memory, and more after them.
 template <class Kind, int COUNT>
-static void multiply(const typename Kind::Packed * packed, int first, const Input * const * inputs, int blocks, float * const * to) {
+static void multiply(const typename Kind::Packed * packed, int first, bool fresh, const Input * const * inputs, int blocks,
+                     float * const * to) {
     using Total = Sum<Kind::DEPTH, Kind::SIGNED>;
     Floats scaled[COUNT], shifted[COUNT];
     Total  sums[COUNT], highs[COUNT];
@@ -81,6 +92,9 @@ static void multiply(const typename Kind::Packed * packed, int first, const Inpu
     }
     int at = 0;
     for (int b = 0; b < blocks; b++) {
+        if (fresh) {
+            ask_ahead(packed + b, sizeof(packed[b]));
+        }
         typename Kind::Reader reader(packed[b], first);
         for (int j = 0; j < Kind::SUBS; j++, at++) {
             reader.open(j);
@@ -122,16 +136,21 @@ static void multiply(const typename Kind::Packed * packed, int first, const Inpu
     }
 }
 
+// How many pieces of a thread's part of the rows are taken.
+struct alignas(64) Taken {
+    std::atomic<int64_t> pieces;
+};
+
 template <class Kind> class Rows : public ggml::cpu::repack::tensor_traits_base {
     static constexpr int NUMBERS = Kind::SUBS * BLOCK;  // of a block of the file
     using Packed                 = typename Kind::Packed;
     static_assert(sizeof(Packed) == ROWS * sizeof(typename Kind::Block), "rows move, their size stays");
 
-    bool work_size(int, const ggml_tensor * op, size_t & size) override {
+    bool work_size(int threads, const ggml_tensor * op, size_t & size) override {
         if (op->op != GGML_OP_MUL_MAT) {
             return false;
         }
-        size = ggml_nelements(op->src[1]) / BLOCK * sizeof(Input);
+        size = (threads + 1) * sizeof(Taken) + ggml_nelements(op->src[1]) / BLOCK * sizeof(Input);
         return true;
     }
 
@@ -146,27 +165,32 @@ template <class Kind> class Rows : public ggml::cpu::repack::tensor_traits_base 
 
         const int     blocks = int(matrix->ne[0] / BLOCK);
         const int64_t count  = x->ne[1] * x->ne[2];
-        Input *       inputs = (Input *) params->wdata;
-        GGML_ASSERT(size_t(count) * blocks * sizeof(Input) <= params->wsize);
+        const int     threads = params->nth, own = params->ith;
+        Taken *       taken   = (Taken *) ((uintptr_t(params->wdata) + sizeof(Taken) - 1) / sizeof(Taken) * sizeof(Taken));
+        Input *       inputs  = (Input *) (taken + threads);
+        GGML_ASSERT((threads + 1) * sizeof(Taken) + size_t(count) * blocks * sizeof(Input) <= params->wsize);
+        taken[own].pieces = 0;
 
         // A thread takes its share of every input: often there is but one.
-        const int begin = blocks * params->ith / params->nth, end = blocks * (params->ith + 1) / params->nth;
+        const int begin = blocks * own / threads, end = blocks * (own + 1) / threads;
         for (int64_t i = 0; i < count; i++) {
             const char * row = (const char *) x->data + i % x->ne[1] * x->nb[1] + i / x->ne[1] * x->nb[2];
             quantise((const float *) row + begin * BLOCK, inputs + i * blocks + begin, end - begin);
         }
 
-        // Rows are taken in shares, as threads get ready.
-        const int64_t groups = matrix->ne[1] / ROWS, share = std::max<int64_t>(1, groups / (4 * params->nth));
-        if (params->ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, params->nth);
-        }
         ggml_barrier(params->threadpool);
-        for (int64_t taken = params->ith; taken * share < groups; taken = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-            const int64_t until = std::min(groups, (taken + 1) * share);
-            for (int64_t from = 0; from < count; from += PART) {
-                for (int64_t group = taken * share; group < until; group++) {
-                    part(op, inputs, group, from, std::min(count, from + PART));
+
+        // A thread goes through rows of its own, one stream from memory; then it takes pieces that others have not got to.
+        const int64_t groups = matrix->ne[1] / ROWS, piece = std::max<int64_t>(1, groups / (4 * threads));
+        for (int i = 0; i < threads; i++) {
+            const int     whose = (own + i) % threads;
+            const int64_t last  = groups * (whose + 1) / threads;
+            int64_t       at;
+            while ((at = groups * whose / threads + taken[whose].pieces.fetch_add(1) * piece) < last) {
+                for (int64_t from = 0; from < count; from += PART) {
+                    for (int64_t group = at; group < std::min(last, at + piece); group++) {
+                        part(op, inputs, group, from, std::min(count, from + PART));
+                    }
                 }
             }
         }
@@ -177,7 +201,7 @@ template <class Kind> class Rows : public ggml::cpu::repack::tensor_traits_base 
     static void part(ggml_tensor * op, const Input * inputs, int64_t group, int64_t from, int64_t until) {
         const int      blocks = int(op->src[0]->ne[0] / NUMBERS);
         const Packed * packed = (const Packed *) op->src[0]->data + group * blocks;
-        while (from < until) {
+        for (bool fresh = from == 0; from < until; fresh = false) {
             const Input * x[Lanes::TILE];
             float *       to[Lanes::TILE];
             const int64_t left = until - from;
@@ -190,10 +214,10 @@ template <class Kind> class Rows : public ggml::cpu::repack::tensor_traits_base 
             }
             for (int first = 0; first < ROWS; first += Lanes::COUNT) {
                 switch (size) {
-                    case 1: multiply<Kind, 1>(packed, first, x, blocks, to); break;
-                    case 2: multiply<Kind, 2>(packed, first, x, blocks, to); break;
-                    case 4: multiply<Kind, 4>(packed, first, x, blocks, to); break;
-                    default: multiply<Kind, Lanes::TILE>(packed, first, x, blocks, to); break;
+                    case 1: multiply<Kind, 1>(packed, first, fresh && first == 0, x, blocks, to); break;
+                    case 2: multiply<Kind, 2>(packed, first, fresh && first == 0, x, blocks, to); break;
+                    case 4: multiply<Kind, 4>(packed, first, fresh && first == 0, x, blocks, to); break;
+                    default: multiply<Kind, Lanes::TILE>(packed, first, fresh && first == 0, x, blocks, to); break;
                 }
             }
             from += size;
