@@ -76,7 +76,8 @@ def test_suspension_changes_nothing(starter: Engine, alone: dict[float, str]) ->
     """In a pool too small for all, with priorities: put aside, and resumed from a copy or computed anew."""
     for parked in (0, 64 << 20):
         small = msgspec.structs.replace(EXACT, context=512, capacity=512)
-        answers = Answers(starter, small, TOKENS[starter.name], Limits(parked_bytes=parked, drafts="off"))
+        limits = Limits(step_s=60.0, decode_step_s=60.0, parked_bytes=parked, drafts="off")  # on a slow machine, too
+        answers = Answers(starter, small, TOKENS[starter.name], limits)
         answers.ask("x", COPY, WARM, priority=5)
         job = answers.core.scheduler.waiting[0]
         for _ in range(12):
