@@ -13,7 +13,7 @@ from edgellm_llamacpp.native import library
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
-F32, F16 = 0, 1  # ggml's numbers
+F32, F16, Q8_0 = 0, 1, 8  # ggml's numbers
 
 
 class _Params(ctypes.Structure):
@@ -94,10 +94,10 @@ class Ggml:
         self.free(held)
         return out
 
-    def attention(self, q: Floats, k: Halves, v: Halves, mask: Halves, threads: int) -> Floats:
+    def attention(self, q: Floats, k: Halves, v: Halves, mask: Halves, threads: int, kind: int = F16) -> Floats:
         """[rows, heads, value], of q [rows, heads, key], k [cells, key heads, key], v [cells, key heads, value].
 
-        mask [rows, cells] is added to the scores.
+        mask [rows, cells] is added to the scores. `kind`: how keys and values are stored.
         """
         context = self.init(_Params(1 << 20, None, True))
 
@@ -105,10 +105,12 @@ class Ggml:
             sizes = list(reversed(array.shape))
             return int(self.new_tensor_4d(context, kind, *sizes, *[1] * (4 - len(sizes))))
 
-        tensors = [tensor(F32, q), tensor(F16, k), tensor(F16, v), tensor(F16, mask)]
+        tensors = [tensor(F32, q), tensor(kind, k), tensor(kind, v), tensor(F16, mask)]
         turned = [self.permute(context, each, 0, 2, 1, 3) for each in tensors[:3]]
         made = self.flash_attn_ext(context, *turned, tensors[3], q.shape[-1] ** -0.5, 0.0, 0.0)
         arrays: list[npt.NDArray[Any]] = [q, k, v, mask]
+        if kind == Q8_0:
+            arrays[1:3] = [self.quantised(kind, each.reshape(-1, each.shape[-1]).astype(np.float32)) for each in (k, v)]
         given = list(zip(tensors, arrays, strict=True))
         return self._run(context, made, given, (*q.shape[:2], v.shape[-1]), threads)
 

@@ -123,7 +123,7 @@ class LlamaCppPlugin:
         from edgellm_llamacpp.amx import overtaxes_amx, without_amx
         from edgellm_llamacpp.exactness import Exactness, ordinary
         from edgellm_llamacpp.native import open_context, open_model, repacks
-        from edgellm_llamacpp.repacking import own_attention
+        from edgellm_llamacpp.repacking import OWN_KV, own_attention
         from edgellm_llamacpp.runner import LlamaCppRunner
 
         lib = _library()
@@ -132,7 +132,7 @@ class LlamaCppPlugin:
         with without_amx(lib.api) if overtaxes_amx(model) else nullcontext():
             opened = open_model(lib, model, placement, progress)
         _refuse(lib, opened, model.path.name)
-        alike = placement.kv_type == "f16" and ordinary(model)
+        alike = placement.kv_type in OWN_KV and ordinary(model)
         context = open_context(lib, opened, placement, alike=alike)
         self._open[_key(model.path)] = opened
         exact_cells = exactness.cells()

@@ -22,7 +22,8 @@ _NEON: Final = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXF
 _OWN: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})  # kernels/ggml/, where the build has them
 OWN_GROUP: Final = 16  # rows
 _OWN_MARK: Final = b"edgellm: rows side by side"
-_OWN_ATTENTION_MARK: Final = b"edgellm: a lane for each cell"
+_OWN_ATTENTION_MARK: Final = b"edgellm: a lane for each cell, F16 or Q8_0"
+OWN_KV: Final = frozenset({"f16", "q8_0"})  # what it attends to
 BUILT: Final = ".llama-cpp-flags"  # what tools/build_engine.py notes: flags, and last the source's fingerprint
 _CHECKOUT: Final = Path(__file__).parents[2]
 _GROUP: Final = 8  # rows are rearranged in groups of so many (of 4 on some, which makes no difference to a vocabulary)
@@ -51,7 +52,7 @@ def own_kernels() -> bool:
 
 
 def own_attention() -> bool:
-    """Whether it attends with them: to keys and values in F16."""
+    """Whether it attends with them: to keys and values of OWN_KV."""
     return _contains(_OWN_ATTENTION_MARK)
 
 

@@ -1,4 +1,4 @@
-// Attention over keys and values in F16 on x86 CPUs, a lane of the registers for each of several cells.
+// Attention over keys and values in F16 or Q8_0 on x86 CPUs, a lane of the registers for each of several cells.
 //
 // llama.cpp goes through the cells one by one for fewer than 64 rows of a step, and in tiles for more, which rounds
 // otherwise. Here every step goes the same way: Lanes::COUNT cells at a time are turned so that each has a lane, and queries
@@ -61,15 +61,16 @@ struct Attention {
         return (const float *) ((const char *) q->data + row(query) * q->nb[1] + head(key_head, query) * q->nb[2]);
     }
     // The tile from `cell` on, of k or v. Numbers `begin` to `end` will be read, and of later tiles too: memory is slow.
-    Tile tile(const ggml_tensor * from, int key_head, int cell, int begin, int end) const {
+    template <class Form> Tile<Form> tile(const ggml_tensor * from, int key_head, int cell, int begin, int end) const {
         const auto at = [&](int c) {
-            return (const ggml_fp16_t *) ((const char *) from->data + std::min(c, cells - 1) * from->nb[1] + key_head * from->nb[2]);
+            return (const char *) from->data + std::min(c, cells - 1) * from->nb[1] + key_head * from->nb[2];
         };
-        Tile tile;
+        Tile<Form> tile;
         for (int i = 0; i < Lanes::COUNT; i++) {
-            tile.lines[i] = at(cell + i);
-            for (int d = begin; d < end; d += 32) {  // a line of the cache
-                _mm_prefetch((const char *) (at(cell + i + AHEAD) + d), _MM_HINT_T0);
+            tile.lines[i]      = at(cell + i);
+            const char * ahead = at(cell + i + AHEAD);
+            for (const char * line = Form::byte(ahead, begin); line < Form::byte(ahead, end); line += 64) {  // of the cache
+                _mm_prefetch(line, _MM_HINT_T0);
             }
         }
         return tile;
@@ -207,12 +208,13 @@ static void weigh_tiles(uint64_t seen, float * scores, float power) {
 
 // Scores of `count` queries from `first` on for one chunk of cells, `stride` floats from one query's to the next one's;
 // the largest of each; and which tiles they see.
+template <class Form>
 static void score_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, float * scores,
                         int stride) {
     const int from = chunk * CHUNK;
     s.sight.look(a, first, count, chunk);
     each_tile(s.sight.any, [&](int c) {
-        const Tile tile = a.tile(a.k, key_head, from + c, 0, a.key);
+        const auto tile = a.tile<Form>(a.k, key_head, from + c, 0, a.key);
         bool       kept = false;  // in s.keys
         s.sight.each_run(c, count, [&](int begin, int queries) {
             const float * query = s.queries.data() + begin * a.key;
@@ -240,7 +242,8 @@ static void score_chunk(const Attention & a, Scratch & s, int key_head, int firs
 }
 
 // The values of a tile of cells, columns `begin` to `end`; zero where there is a mask that takes a cell away.
-static void take_values(const Attention & a, Scratch & s, const Tile & tile, int begin, int end, const ggml_fp16_t * mask) {
+template <class Form>
+static void take_values(const Attention & a, Scratch & s, const Tile<Form> & tile, int begin, int end, const ggml_fp16_t * mask) {
     for (int i = 0; i < Lanes::COUNT; i++) {
         const bool none = mask && mask[i] == HIDDEN;
         for (int d = begin; d < end; d += Lanes::COUNT) {
@@ -250,11 +253,12 @@ static void take_values(const Attention & a, Scratch & s, const Tile & tile, int
 }
 
 // Adds the weighed values of a chunk's visible tiles, columns `begin` to `end`.
+template <class Form>
 static void mix_chunk(const Attention & a, Scratch & s, int key_head, int first, int count, int chunk, const float * weights,
                       int stride, int begin, int end) {
     const int from = chunk * CHUNK;
     each_tile(s.sight.any, [&](int c) {
-        const Tile      tile = a.tile(a.v, key_head, from + c, begin, end);
+        const auto      tile = a.tile<Form>(a.v, key_head, from + c, begin, end);
         const FloatTile floats{ s.values.data(), a.value };
         const auto      to = [&](int i) {
             return Weighed{ weights + i * stride + c, stride, s.sums.data() + i * a.value, a.value, s.total + i };
@@ -320,11 +324,11 @@ static void take_queries(const Attention & a, Scratch & s, int key_head, int fir
     }
 }
 
-static void sum_whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
+template <class Form> static void sum_whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
     float * scores = s.scores.data();
     begin_sums(a, s, count);
     for (int chunk = 0; chunk < a.chunks; chunk++) {
-        score_chunk(a, s, key_head, first, count, chunk, scores, CHUNK);
+        score_chunk<Form>(a, s, key_head, first, count, chunk, scores, CHUNK);
         for (int i = 0; i < count; i++) {
             const float power = raised(s.power[i], s.most[i]);
             if (power > s.power[i] && s.power[i] > UNSEEN) {
@@ -338,14 +342,14 @@ static void sum_whole(const Attention & a, Scratch & s, int key_head, int first,
             s.power[i] = power;
             weigh_tiles(s.sight.of[i], scores + i * CHUNK, power);
         }
-        mix_chunk(a, s, key_head, first, count, chunk, scores, CHUNK, 0, a.value);
+        mix_chunk<Form>(a, s, key_head, first, count, chunk, scores, CHUNK, 0, a.value);
     }
 }
 
 // A block of queries, all chunks.
-static void whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
+template <class Form> static void whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
     take_queries(a, s, key_head, first, count);
-    sum_warily(a, s, count, 0, a.value, [&] { sum_whole(a, s, key_head, first, count); });
+    sum_warily(a, s, count, 0, a.value, [&] { sum_whole<Form>(a, s, key_head, first, count); });
     finish_sums(a, s, key_head, first, count, 0, a.value);
 }
 
@@ -367,6 +371,7 @@ template <class Work> static void each(const ggml_compute_params * params, int c
 }
 
 // Few queries: threads share their scores by chunks of cells, then their sums by columns.
+template <class Form>
 static void divided(const ggml_compute_params * params, const Attention & a, Scratch & s, int heads, int blocks) {
     const int stride = a.chunks * CHUNK;
     float *   scores = (float *) params->wdata;  // [key head][query][cell]
@@ -384,7 +389,7 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
     on_chunks([&](int key_head, int first, int count, int chunk) {
         const int64_t at = key_head * a.queries + first;
         take_queries(a, s, key_head, first, count);
-        score_chunk(a, s, key_head, first, count, chunk, scores + at * stride + chunk * CHUNK, stride);
+        score_chunk<Form>(a, s, key_head, first, count, chunk, scores + at * stride + chunk * CHUNK, stride);
         for (int i = 0; i < count; i++) {
             most[(at + i) * a.chunks + chunk] = s.most[i];
         }
@@ -405,7 +410,7 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
             begin_sums(a, s, count);
             for (int chunk = 0; chunk < a.chunks; chunk++) {
                 s.sight.look(a, first, count, chunk);
-                mix_chunk(a, s, key_head, first, count, chunk, scores + int64_t(key_head * a.queries + first) * stride + chunk * CHUNK,
+                mix_chunk<Form>(a, s, key_head, first, count, chunk, scores + int64_t(key_head * a.queries + first) * stride + chunk * CHUNK,
                           stride, begin, end);
             }
         });
@@ -413,28 +418,19 @@ static void divided(const ggml_compute_params * params, const Attention & a, Scr
     });
 }
 
+// Whether the operation is of the kind that is done here, over cells of one form.
 static bool attends(const ggml_tensor * op) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
     float              bias, cap;
     memcpy(&bias, (const float *) op->op_params + 1, sizeof(bias));
     memcpy(&cap, (const float *) op->op_params + 2, sizeof(cap));
-    return mask && !op->src[4] && bias == 0.0f && cap == 0.0f && q->type == GGML_TYPE_F32 && k->type == GGML_TYPE_F16 &&
-           v->type == GGML_TYPE_F16 && mask->type == GGML_TYPE_F16 && q->ne[3] == 1 && mask->ne[2] == 1 &&
-           mask->ne[3] == 1 && k->ne[2] == v->ne[2] && q->ne[2] % k->ne[2] == 0 && k->ne[0] % Lanes::COUNT == 0 &&
-           v->ne[0] % Lanes::COUNT == 0 && op->nb[0] == sizeof(float);
+    return mask && !op->src[4] && bias == 0.0f && cap == 0.0f && q->type == GGML_TYPE_F32 && k->type == v->type &&
+           mask->type == GGML_TYPE_F16 && q->ne[3] == 1 && mask->ne[2] == 1 && mask->ne[3] == 1 && k->ne[2] == v->ne[2] &&
+           q->ne[2] % k->ne[2] == 0 && k->ne[0] % Lanes::COUNT == 0 && v->ne[0] % Lanes::COUNT == 0 &&
+           op->nb[0] == sizeof(float);
 }
 
-}  // namespace edgellm
-
-// By this edgellm recognises a library that has this attention, without loading it.
-extern "C" __attribute__((used, visibility("default"))) const char edgellm_cells[] = "edgellm: a lane for each cell";
-
-// Computes the operation and returns true, or leaves it to llama.cpp.
-static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * op) {
-    using namespace edgellm;
-    if (params->use_ref || !attends(op)) {
-        return false;
-    }
+template <class Form> static void attend(const ggml_compute_params * params, ggml_tensor * op) {
     static thread_local Scratch scratch;
     Attention                   a(op);
     scratch.fit(a);
@@ -442,14 +438,31 @@ static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * 
     const int    heads = int(a.k->ne[2]), blocks = (a.queries + QUERIES - 1) / QUERIES;
     const size_t wanted = size_t(heads) * a.queries * a.chunks * (CHUNK + 1) * sizeof(float);
     if (params->nth > 1 && a.chunks > 1 && heads * blocks < 4 * params->nth && wanted <= params->wsize) {
-        divided(params, a, scratch, heads, blocks);
-    } else {
-        each(params, heads * blocks, [&](int unit) {
-            const int first = unit % blocks * QUERIES;
-            whole(a, scratch, unit / blocks, first, std::min(QUERIES, a.queries - first));
-        });
+        divided<Form>(params, a, scratch, heads, blocks);
+        return;
     }
-    return true;
+    each(params, heads * blocks, [&](int unit) {
+        const int first = unit % blocks * QUERIES;
+        whole<Form>(a, scratch, unit / blocks, first, std::min(QUERIES, a.queries - first));
+    });
+}
+
+}  // namespace edgellm
+
+// By this edgellm recognises a library that has this attention, without loading it.
+extern "C" __attribute__((used, visibility("default"))) const char edgellm_cells[] = "edgellm: a lane for each cell, F16 or Q8_0";
+
+// Computes the operation and returns true, or leaves it to llama.cpp.
+static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * op) {
+    using namespace edgellm;
+    if (params->use_ref || !attends(op)) {
+        return false;
+    }
+    switch (op->src[1]->type) {
+        case GGML_TYPE_F16: attend<Halves>(params, op); return true;
+        case GGML_TYPE_Q8_0: attend<Blocks>(params, op); return true;
+        default: return false;
+    }
 }
 
 #else

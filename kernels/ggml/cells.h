@@ -1,9 +1,12 @@
 // What attention computes of a tile of cells: scores of queries, a lane for each cell; weights; weighed values summed up.
 #pragma once
 
+#define GGML_COMMON_DECL_CPP  // block_q8_0
+#include "ggml-common.h"
 #include "lanes.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <type_traits>
 
 namespace edgellm {
@@ -16,14 +19,37 @@ struct Mask {
     const ggml_fp16_t * at(int tile) const { return tile < whole ? cells + tile : tail; }
 };
 
-// A tile of cells as it lies in memory: where the key, or the value, of each begins.
-struct Tile {
-    const ggml_fp16_t * lines[Lanes::COUNT];
+// How the numbers of a key or value lie in memory: halves one after the other.
+struct Halves {
+    static const char * byte(const char * line, int at) { return line + at * sizeof(ggml_fp16_t); }
+    static Floats       numbers(const char * line, int at) { return Lanes::halves((const uint16_t *) byte(line, at)); }
+};
 
-    // Numbers `at` to `at` + Lanes::COUNT of all cells, as many registers with a lane for each cell.
-    void turned(int at, Floats * to) const { Lanes::turned(lines, at, to); }
+// Or blocks of 32 signed bytes that share a scale.
+struct Blocks {
+    static const char * byte(const char * line, int at) {
+        return line + at / QK8_0 * sizeof(block_q8_0) + offsetof(block_q8_0, qs) + at % QK8_0;
+    }
+    static Floats numbers(const char * line, int at) {
+        const auto & block = ((const block_q8_0 *) line)[at / QK8_0];
+        return Lanes::times(Lanes::floats(Lanes::signed_bytes(block.qs + at % QK8_0)), Lanes::all(_cvtsh_ss(block.d)));
+    }
+};
+
+// A tile of cells as it lies in memory: where the key, or the value, of each begins.
+template <class Form> struct Tile {
+    const char * lines[Lanes::COUNT];
+
     // Numbers of one cell from `at` on.
-    Floats numbers(int cell, int at) const { return Lanes::halves(lines[cell] + at); }
+    Floats numbers(int cell, int at) const { return Form::numbers(lines[cell], at); }
+    // Numbers `at` to `at` + Lanes::COUNT of all cells, as many registers with a lane for each cell.
+    void turned(int at, Floats * to) const {
+        Floats lanes[Lanes::COUNT];
+        for (int i = 0; i < Lanes::COUNT; i++) {
+            lanes[i] = numbers(i, at);
+        }
+        Lanes::turn(lanes, to);
+    }
 };
 
 // The same in floats, for queries that go through it one after the other.

@@ -52,12 +52,9 @@ struct Lanes {
         return _mm256_movemask_epi8(same) == -1;
     }
 
-    // Sixteen numbers of each line, from `at` on, in sixteen registers: each number of all lines beside each other.
-    static void turned(const uint16_t * const * lines, int at, Floats * to) {
-        Floats a[16], b[16];
-        for (int i = 0; i < 16; i++) {
-            a[i] = halves(lines[i] + at);
-        }
+    // Sixteen registers become others: the first numbers of all, the second ones, and so on. `a` is written over.
+    static void turn(Floats * a, Floats * to) {
+        Floats b[16];
         for (int i = 0; i < 16; i += 2) {
             b[i]     = _mm512_unpacklo_ps(a[i], a[i + 1]);
             b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
@@ -130,12 +127,9 @@ struct Lanes {
         return _mm_movemask_epi8(same) == 0xffff;
     }
 
-    // Eight numbers of each line, from `at` on, in eight registers: each number of all lines beside each other.
-    static void turned(const uint16_t * const * lines, int at, Floats * to) {
-        Floats a[8], b[8];
-        for (int i = 0; i < 8; i++) {
-            a[i] = halves(lines[i] + at);
-        }
+    // Eight registers become others: the first numbers of all, the second ones, and so on. `a` is written over.
+    static void turn(Floats * a, Floats * to) {
+        Floats b[8];
         for (int i = 0; i < 8; i += 2) {
             b[i]     = _mm256_unpacklo_ps(a[i], a[i + 1]);
             b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
