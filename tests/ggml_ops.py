@@ -13,7 +13,7 @@ from edgellm_llamacpp.native import library
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
-F32, F16, Q8_0 = 0, 1, 8  # ggml's numbers
+F32, F16, Q4_0, Q8_0 = 0, 1, 2, 8  # ggml's numbers
 
 
 class _Params(ctypes.Structure):
@@ -109,7 +109,7 @@ class Ggml:
         turned = [self.permute(context, each, 0, 2, 1, 3) for each in tensors[:3]]
         made = self.flash_attn_ext(context, *turned, tensors[3], q.shape[-1] ** -0.5, 0.0, 0.0)
         arrays: list[npt.NDArray[Any]] = [q, k, v, mask]
-        if kind == Q8_0:
+        if kind != F16:
             arrays[1:3] = [self.quantised(kind, each.reshape(-1, each.shape[-1]).astype(np.float32)) for each in (k, v)]
         given = list(zip(tensors, arrays, strict=True))
         return self._run(context, made, given, (*q.shape[:2], v.shape[-1]), threads)

@@ -1,4 +1,4 @@
-// Attention over keys and values in F16 or Q8_0 on x86 CPUs, a lane of the registers for each of several cells.
+// Attention over keys and values in F16, Q8_0 or Q4_0 on x86 CPUs, a lane of the registers for each of several cells.
 //
 // llama.cpp goes through the cells one by one for fewer than 64 rows of a step, and in tiles for more, which rounds
 // otherwise. Here every step goes the same way: Lanes::COUNT cells at a time are turned so that each has a lane, and queries
@@ -450,7 +450,7 @@ template <class Form> static void attend(const ggml_compute_params * params, ggm
 }  // namespace edgellm
 
 // By this edgellm recognises a library that has this attention, without loading it.
-extern "C" __attribute__((used, visibility("default"))) const char edgellm_cells[] = "edgellm: a lane for each cell, F16 or Q8_0";
+extern "C" __attribute__((used, visibility("default"))) const char edgellm_cells[] = "edgellm: a lane for each cell, F16, Q8_0 or Q4_0";
 
 // Computes the operation and returns true, or leaves it to llama.cpp.
 static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * op) {
@@ -460,7 +460,8 @@ static bool edgellm_attention(const ggml_compute_params * params, ggml_tensor * 
     }
     switch (op->src[1]->type) {
         case GGML_TYPE_F16: attend<Halves>(params, op); return true;
-        case GGML_TYPE_Q8_0: attend<Blocks>(params, op); return true;
+        case GGML_TYPE_Q8_0: attend<Bytes>(params, op); return true;
+        case GGML_TYPE_Q4_0: attend<Nibbles>(params, op); return true;
         default: return false;
     }
 }

@@ -1,7 +1,7 @@
 // What attention computes of a tile of cells: scores of queries, a lane for each cell; weights; weighed values summed up.
 #pragma once
 
-#define GGML_COMMON_DECL_CPP  // block_q8_0
+#define GGML_COMMON_DECL_CPP  // block_q8_0, block_q4_0
 #include "ggml-common.h"
 #include "lanes.h"
 
@@ -25,14 +25,28 @@ struct Halves {
     static Floats       numbers(const char * line, int at) { return Lanes::halves((const uint16_t *) byte(line, at)); }
 };
 
-// Or blocks of 32 signed bytes that share a scale.
-struct Blocks {
+// Blocks of 32 signed bytes that share a scale.
+struct Bytes {
     static const char * byte(const char * line, int at) {
         return line + at / QK8_0 * sizeof(block_q8_0) + offsetof(block_q8_0, qs) + at % QK8_0;
     }
     static Floats numbers(const char * line, int at) {
         const auto & block = ((const block_q8_0 *) line)[at / QK8_0];
         return Lanes::times(Lanes::floats(Lanes::signed_bytes(block.qs + at % QK8_0)), Lanes::all(_cvtsh_ss(block.d)));
+    }
+};
+
+// Blocks of 32 codes of four bits, with a scale: the first 16 in the low halves of bytes, the others in the high ones.
+struct Nibbles {
+    static const char * byte(const char * line, int at) {
+        return line + at / QK4_0 * sizeof(block_q4_0) + offsetof(block_q4_0, qs) + at % (QK4_0 / 2);
+    }
+    static Floats numbers(const char * line, int at) {
+        const auto &   block = ((const block_q4_0 *) line)[at / QK4_0];
+        const Integers both  = Lanes::unsigned_bytes(block.qs + at % (QK4_0 / 2));
+        const Integers codes = Lanes::both(at % QK4_0 < QK4_0 / 2 ? both : Lanes::right(both, 4), Lanes::all(15));
+        const Floats   d     = Lanes::all(_cvtsh_ss(block.d));
+        return Lanes::times(Lanes::minus(Lanes::floats(codes), Lanes::all(8.0f)), d);
     }
 };
 

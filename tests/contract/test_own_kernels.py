@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from edgellm_llamacpp.repacking import cpu_flags, own_attention, own_kernels
-from ggml_ops import F16, Q8_0, Floats, Ggml, Halves
+from ggml_ops import F16, Q4_0, Q8_0, Floats, Ggml, Halves
 
 KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 INPUTS = (1, 2, 3, 4, 7, 8, 15, 70)  # every size of the groups that are taken at once, and more than one part
@@ -107,10 +107,10 @@ def stored(ggml: Ggml, kind: int, cells: Halves) -> npt.NDArray[Any]:
     return held
 
 
-@pytest.mark.parametrize("kind", [F16, Q8_0])
+@pytest.mark.parametrize("kind", [F16, Q8_0, Q4_0])
 @pytest.mark.parametrize(("key", "value", "heads", "key_heads"), SHAPES)
 def test_attention(ggml: Ggml, key: int, value: int, heads: int, key_heads: int, kind: int) -> None:
-    if kind == Q8_0 and key % 32:
+    if kind != F16 and key % 32:
         pytest.skip("no whole blocks")
     random = np.random.default_rng(key)
     rows = 70
