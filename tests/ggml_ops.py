@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -13,7 +14,7 @@ from edgellm_llamacpp.native import library
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
-F32, F16, Q4_0, Q8_0 = 0, 1, 2, 8  # ggml's numbers
+F32, F16, Q4_0, Q8_0, I32 = 0, 1, 2, 8, 26  # ggml's numbers
 
 
 class _Params(ctypes.Structure):
@@ -41,6 +42,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_permute": (c_void_p, (c_void_p, c_void_p, c_int, c_int, c_int, c_int)),
     "ggml_flash_attn_ext": (c_void_p, (c_void_p, *[c_void_p] * 4, c_float, c_float, c_float)),
     "ggml_mul_mat": (c_void_p, (c_void_p, c_void_p, c_void_p)),
+    "ggml_mul_mat_id": (c_void_p, (c_void_p, *[c_void_p] * 3)),
     "ggml_new_graph": (c_void_p, (c_void_p,)),
     "ggml_build_forward_expand": (None, (c_void_p, c_void_p)),
     "ggml_row_size": (c_size_t, (c_int, c_int64)),
@@ -81,18 +83,37 @@ class Ggml:
 
     def product(self, kind: int, matrix: npt.NDArray[np.uint8], x: Floats, threads: int) -> Floats:
         """x [inputs, width] times the rows of a rearranged matrix: [inputs, rows]."""
-        inputs, width = x.shape
+        with self._rearranged(kind, matrix[None], x.shape[-1]) as weights:
+            context = self.init(_Params(1 << 20, None, True))
+            given = self.new_tensor_2d(context, F32, x.shape[-1], len(x))
+            made = self.mul_mat(context, weights, given)
+            return self._run(context, made, [(given, x)], (len(x), len(matrix)), threads)
+
+    def routed(
+        self, kind: int, matrices: npt.NDArray[np.uint8], x: Floats, experts: npt.NDArray[np.int32], threads: int
+    ) -> Floats:
+        """Each input times the rows of its experts' matrices: [inputs, used, rows].
+
+        matrices [experts, rows, bytes]; x [inputs, used or 1, width]; experts [inputs, used].
+        """
+        (inputs, columns, width), used = x.shape, experts.shape[1]
+        with self._rearranged(kind, matrices, width) as weights:
+            context = self.init(_Params(1 << 20, None, True))
+            given = self.new_tensor_4d(context, F32, width, columns, inputs, 1)
+            ids = self.new_tensor_2d(context, I32, used, inputs)
+            made = self.mul_mat_id(context, weights, given, ids)
+            return self._run(context, made, [(given, x), (ids, experts)], (inputs, used, matrices.shape[1]), threads)
+
+    @contextmanager
+    def _rearranged(self, kind: int, matrices: npt.NDArray[np.uint8], width: int) -> Iterator[int]:
+        """A tensor of these weights, which are [experts, rows, bytes]."""
         held = self.init(_Params(1 << 20, None, True))
-        weights = self.new_tensor_2d(held, kind, width, len(matrix))
+        weights = self.new_tensor_4d(held, kind, width, matrices.shape[1], matrices.shape[0], 1)
         buffer = self.backend_alloc_ctx_tensors_from_buft(held, self.rearranging())
-        self.backend_tensor_set(weights, matrix.ctypes.data, 0, matrix.nbytes)
-        context = self.init(_Params(1 << 20, None, True))
-        given = self.new_tensor_2d(context, F32, width, inputs)
-        made = self.mul_mat(context, weights, given)
-        out = self._run(context, made, [(given, x)], (inputs, len(matrix)), threads)
+        self.backend_tensor_set(weights, matrices.ctypes.data, 0, matrices.nbytes)
+        yield int(weights)
         self.backend_buffer_free(buffer)
         self.free(held)
-        return out
 
     def attention(self, q: Floats, k: Halves, v: Halves, mask: Halves, threads: int, kind: int = F16) -> Floats:
         """[rows, heads, value], of q [rows, heads, key], k [cells, key heads, key], v [cells, key heads, value].

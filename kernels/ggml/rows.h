@@ -141,86 +141,148 @@ struct alignas(64) Taken {
     std::atomic<int64_t> pieces;
 };
 
+// Which products are asked for: of all inputs with one matrix, or of a mixture of experts, each input with the matrices of the
+// experts it is sent to. A product is numbered by its place in the output.
+class Asked {
+    int32_t * memory;
+    int64_t   experts;
+
+    static int64_t products(const ggml_tensor * op) { return op->ne[1] * op->ne[2]; }
+
+  public:
+    static size_t size(const ggml_tensor * op) { return (2 * op->src[0]->ne[2] + 2 + products(op)) * sizeof(int32_t); }
+
+    Asked(void * memory, const ggml_tensor * op) : memory((int32_t *) memory), experts(op->src[0]->ne[2]) {}
+
+    int32_t & count() const { return memory[0]; }  // of experts that are asked
+    int32_t * active() const { return memory + 1; }  // those
+    int32_t * begin() const { return active() + experts; }  // [expert]: where its products begin in the order; and the end
+    int32_t * order() const { return begin() + experts + 1; }  // of products, by expert
+
+    // One thread calls this before the others read.
+    void sort(const ggml_tensor * op) const {
+        const ggml_tensor * ids    = op->op == GGML_OP_MUL_MAT_ID ? op->src[2] : nullptr;  // [token][expert of the token]
+        const auto          expert = [&](int64_t product) {
+            const int64_t token = product / op->ne[1], which = product % op->ne[1];
+            const int32_t e = ids ? *(const int32_t *) ((const char *) ids->data + token * ids->nb[1] + which * ids->nb[0]) : 0;
+            GGML_ASSERT(e >= 0 && e < experts);
+            return e;
+        };
+        std::fill_n(begin(), experts + 1, 0);
+        for (int64_t i = 0; i < products(op); i++) {
+            begin()[expert(i)]++;
+        }
+        count() = 0;
+        for (int64_t e = 0; e < experts; e++) {
+            if (begin()[e]) {
+                active()[count()++] = int32_t(e);
+            }
+            begin()[e + 1] += begin()[e];  // the end of e
+        }
+        for (int64_t i = products(op) - 1; i >= 0; i--) {
+            order()[--begin()[expert(i)]] = int32_t(i);
+        }
+    }
+};
+
 template <class Kind> class Rows : public ggml::cpu::repack::tensor_traits_base {
     static constexpr int NUMBERS = Kind::SUBS * BLOCK;  // of a block of the file
     using Packed                 = typename Kind::Packed;
     static_assert(sizeof(Packed) == ROWS * sizeof(typename Kind::Block), "rows move, their size stays");
 
+    static bool multiplies(const ggml_tensor * op) { return op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID; }
+
+    static size_t inputs_size(const ggml_tensor * op) { return ggml_nelements(op->src[1]) / BLOCK * sizeof(Input); }
+
     bool work_size(int threads, const ggml_tensor * op, size_t & size) override {
-        if (op->op != GGML_OP_MUL_MAT) {
+        if (!multiplies(op)) {
             return false;
         }
-        size = (threads + 1) * sizeof(Taken) + ggml_nelements(op->src[1]) / BLOCK * sizeof(Input);
+        size = (threads + 1) * sizeof(Taken) + inputs_size(op) + Asked::size(op);
         return true;
     }
 
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
-        if (op->op != GGML_OP_MUL_MAT) {
+        if (!multiplies(op)) {
             return false;
         }
         const ggml_tensor * matrix = op->src[0];
         const ggml_tensor * x      = op->src[1];
         GGML_ASSERT(x->type == GGML_TYPE_F32 && op->nb[0] == sizeof(float) && x->nb[0] == sizeof(float));
-        GGML_ASSERT(matrix->ne[2] == 1 && matrix->ne[3] == 1 && x->ne[3] == 1);
+        GGML_ASSERT(matrix->ne[3] == 1 && x->ne[3] == 1 && (matrix->ne[2] == 1 || op->op == GGML_OP_MUL_MAT_ID));
 
-        const int     blocks = int(matrix->ne[0] / BLOCK);
-        const int64_t count  = x->ne[1] * x->ne[2];
-        const int     threads = params->nth, own = params->ith;
-        Taken *       taken   = (Taken *) ((uintptr_t(params->wdata) + sizeof(Taken) - 1) / sizeof(Taken) * sizeof(Taken));
-        Input *       inputs  = (Input *) (taken + threads);
-        GGML_ASSERT((threads + 1) * sizeof(Taken) + size_t(count) * blocks * sizeof(Input) <= params->wsize);
+        const int threads = params->nth, own = params->ith;
+        Taken *   taken   = (Taken *) ((uintptr_t(params->wdata) + sizeof(Taken) - 1) / sizeof(Taken) * sizeof(Taken));
+        Input *   inputs  = (Input *) (taken + threads);
+        const Asked asked((char *) inputs + inputs_size(op), op);
+        GGML_ASSERT((threads + 1) * sizeof(Taken) + inputs_size(op) + Asked::size(op) <= params->wsize);
         taken[own].pieces = 0;
+        if (own == 0) {
+            asked.sort(op);
+        }
 
         // A thread takes its share of every input: often there is but one.
-        const int begin = blocks * own / threads, end = blocks * (own + 1) / threads;
-        for (int64_t i = 0; i < count; i++) {
+        const int blocks = int(matrix->ne[0] / BLOCK), begin = blocks * own / threads, end = blocks * (own + 1) / threads;
+        for (int64_t i = 0; i < x->ne[1] * x->ne[2]; i++) {
             const char * row = (const char *) x->data + i % x->ne[1] * x->nb[1] + i / x->ne[1] * x->nb[2];
             quantise((const float *) row + begin * BLOCK, inputs + i * blocks + begin, end - begin);
         }
-
         ggml_barrier(params->threadpool);
 
         // A thread goes through rows of its own, one stream from memory; then it takes pieces that others have not got to.
-        const int64_t groups = matrix->ne[1] / ROWS, piece = std::max<int64_t>(1, groups / (4 * threads));
+        const int64_t groups = matrix->ne[1] / ROWS * asked.count(), piece = std::max<int64_t>(1, groups / (4 * threads));
         for (int i = 0; i < threads; i++) {
             const int     whose = (own + i) % threads;
             const int64_t last  = groups * (whose + 1) / threads;
             int64_t       at;
             while ((at = groups * whose / threads + taken[whose].pieces.fetch_add(1) * piece) < last) {
-                for (int64_t from = 0; from < count; from += PART) {
-                    for (int64_t group = at; group < std::min(last, at + piece); group++) {
-                        part(op, inputs, group, from, std::min(count, from + PART));
-                    }
-                }
+                some(op, inputs, asked, at, std::min(last, at + piece));
             }
         }
         return true;
     }
 
-    // One group of rows times the inputs `from` to `until`.
-    static void part(ggml_tensor * op, const Input * inputs, int64_t group, int64_t from, int64_t until) {
-        const int      blocks = int(op->src[0]->ne[0] / NUMBERS);
-        const Packed * packed = (const Packed *) op->src[0]->data + group * blocks;
-        for (bool fresh = from == 0; from < until; fresh = false) {
-            const Input * x[Lanes::TILE];
-            float *       to[Lanes::TILE];
-            const int64_t left = until - from;
-            const int     size = left >= Lanes::TILE ? Lanes::TILE : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-            for (int i = 0; i < size; i++) {
-                const int64_t at = from + i;
-                char * row = (char *) op->data + at % op->ne[1] * op->nb[1] + at / op->ne[1] * op->nb[2];
-                x[i]  = inputs + at * blocks * Kind::SUBS;
-                to[i] = (float *) row + group * ROWS;
-            }
-            for (int first = 0; first < ROWS; first += Lanes::COUNT) {
-                switch (size) {
-                    case 1: multiply<Kind, 1>(packed, first, fresh && first == 0, x, blocks, to); break;
-                    case 2: multiply<Kind, 2>(packed, first, fresh && first == 0, x, blocks, to); break;
-                    case 4: multiply<Kind, 4>(packed, first, fresh && first == 0, x, blocks, to); break;
-                    default: multiply<Kind, Lanes::TILE>(packed, first, fresh && first == 0, x, blocks, to); break;
+    // Groups of rows, numbered through the experts that are asked, times all inputs of each.
+    static void some(ggml_tensor * op, const Input * inputs, const Asked & asked, int64_t from, int64_t until) {
+        const int64_t groups = op->src[0]->ne[1] / ROWS;
+        while (from < until) {
+            const int64_t  expert = asked.active()[from / groups], end = std::min(until, (from / groups + 1) * groups);
+            const Packed * matrix = (const Packed *) op->src[0]->data + expert * groups * (op->src[0]->ne[0] / NUMBERS);
+            const int32_t  first = asked.begin()[expert], last = asked.begin()[expert + 1];
+            for (int32_t at = first; at < last; at += PART) {
+                for (int64_t group = from; group < end; group++) {
+                    part(op, inputs, matrix, group % groups, asked.order() + at, std::min(PART, last - at), at == first);
                 }
             }
-            from += size;
+            from = end;
+        }
+    }
+
+    // One group of rows times some inputs.
+    static void part(ggml_tensor * op, const Input * inputs, const Packed * matrix, int64_t group, const int32_t * products,
+                     int count, bool fresh) {
+        const int           blocks = int(op->src[0]->ne[0] / NUMBERS);
+        const ggml_tensor * given  = op->src[1];
+        const Packed *      packed = matrix + group * blocks;
+        for (int done = 0, size; done < count; done += size, fresh = false) {
+            const Input * x[Lanes::TILE];
+            float *       to[Lanes::TILE];
+            const int     left = count - done;
+            size               = left >= Lanes::TILE ? Lanes::TILE : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+            for (int i = 0; i < size; i++) {
+                const int64_t column = products[done + i] % op->ne[1], token = products[done + i] / op->ne[1];
+                x[i]  = inputs + (column % given->ne[1] + token * given->ne[1]) * blocks * Kind::SUBS;
+                to[i] = (float *) ((char *) op->data + column * op->nb[1] + token * op->nb[2]) + group * ROWS;
+            }
+            for (int first = 0; first < ROWS; first += Lanes::COUNT) {
+                const bool ask = fresh && first == 0;
+                switch (size) {
+                    case 1: multiply<Kind, 1>(packed, first, ask, x, blocks, to); break;
+                    case 2: multiply<Kind, 2>(packed, first, ask, x, blocks, to); break;
+                    case 4: multiply<Kind, 4>(packed, first, ask, x, blocks, to); break;
+                    default: multiply<Kind, Lanes::TILE>(packed, first, ask, x, blocks, to); break;
+                }
+            }
         }
     }
 
@@ -230,7 +292,7 @@ template <class Kind> class Rows : public ggml::cpu::repack::tensor_traits_base 
         const auto *  from   = (const typename Kind::Block *) data;
         Packed *      to     = (Packed *) t->data;
         const int64_t blocks = t->ne[0] / NUMBERS;
-        for (int64_t group = 0; group < t->ne[1] / ROWS; group++, from += ROWS * blocks) {
+        for (int64_t group = 0; group < t->ne[1] * t->ne[2] / ROWS; group++, from += ROWS * blocks) {
             for (int64_t b = 0; b < blocks; b++, to++) {
                 for (int row = 0; row < ROWS; row++) {
                     Kind::pack(*to, row, from[row * blocks + b]);
@@ -254,7 +316,7 @@ static const ggml::cpu::tensor_traits * edgellm_traits(const ggml_tensor * t) {
     static const Rows<Q4_K> q4_k;
     static const Rows<Q5_K> q5_k;
     static const Rows<Q6_K> q6_k;
-    if (t->ne[1] % ROWS || t->ne[2] != 1 || t->ne[3] != 1) {
+    if (t->ne[1] % ROWS || t->ne[3] != 1) {
         return nullptr;
     }
     switch (t->type) {

@@ -79,6 +79,28 @@ def test_the_smallest_numbers_are_nothing(ggml: Ggml, kind: str) -> None:
     assert (ggml.product(number, matrix, np.full((1, 512), 1e-41, np.float32), threads=1) == 0).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("columns", [1, 3])
+def test_experts(ggml: Ggml, kind: str, columns: int) -> None:
+    """As if each expert's products were asked for alone: experts that nobody asks, and one that all ask, among them."""
+    random = np.random.default_rng(columns)
+    number = gguf.GGMLQuantizationType[kind]
+    experts, rows, inputs, used = 6, 48, 90, 3
+    weights = random.standard_normal((experts, rows, 256), np.float32)
+    matrices = np.stack([ggml.quantised(number, each) for each in weights])
+    x = random.standard_normal((inputs, columns, 256), np.float32)
+    chosen = np.array([random.permutation([0, 2, 3, 5])[:used] for _ in range(inputs)], np.int32)
+    chosen[:, 1] = 4
+    alone = [ggml.product(number, each, x.reshape(-1, 256), 1).reshape(inputs, columns, rows) for each in matrices]
+    expected = np.array(
+        [[alone[e][i, min(j, columns - 1)] for j, e in enumerate(those)] for i, those in enumerate(chosen)]
+    )
+    for count in (1, 2, inputs):
+        for threads in (1, 2, 3):
+            made = ggml.routed(number, matrices, x[:count], np.ascontiguousarray(chosen[:count]), threads)
+            assert (made == expected[:count]).all()
+
+
 # key, value, heads, key heads: grouped heads, one key head, none grouped, latent attention
 SHAPES = [(64, 64, 9, 3), (256, 256, 4, 1), (80, 80, 4, 4), (192, 128, 2, 1), (576, 512, 16, 1)]
 CELLS = 768
