@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,28 +27,33 @@ def forget(model: ModelFile) -> None:
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for number, path in enumerate((model.path, *model.more)):
         matrices = [(of.offset, of.nbytes) for of in model.tensors if of.file == number and of.nbytes > _SMALL]
-        for start, end, offset in _mapped(str(path.resolve())):
-            _set_apart(advise, matrices, start - offset, end)
+        for start, end, offset in _mapped(path.resolve()):
+            _set_apart(advise, matrices, start, end, start - offset)
             advise(start, end - start, mmap.MADV_DONTNEED)
 
 
-def _set_apart(advise: Callable[[int, int, int], int], matrices: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Make areas of their own of matrices at these offsets and sizes, in a file that is mapped from `begin` to `end`.
+def _set_apart(
+    advise: Callable[[int, int, int], int], matrices: list[tuple[int, int]], start: int, end: int, begin: int
+) -> None:
+    """Make areas of their own of matrices at these offsets and sizes in a file, of which `start` to `end` is mapped.
+
+    `begin`: where the file's first byte would be. What is unmapped of it may be others' memory by now.
 
     From Linux 6.18 on, who reads a page gets all of the piece that the system's cache holds, up to 2 MiB, as far as the
     area goes: each small tensor that is read would bring the matrices around it back.
     """
     for offset, size in matrices:
-        first = -(-(begin + offset) // mmap.PAGESIZE) * mmap.PAGESIZE
+        first = -(-max(begin + offset, start) // mmap.PAGESIZE) * mmap.PAGESIZE
         last = min(begin + offset + size, end) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             advise(first, last - first, mmap.MADV_RANDOM)  # areas whose advice differs are never joined
 
 
-def _mapped(name: str) -> Iterator[tuple[int, int, int]]:
+def _mapped(path: Path) -> Iterator[tuple[int, int, int]]:
     """Where read-only mappings of this file begin and end, and at which place in the file."""
-    for line in _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        area, rights, offset, *_, file = line.split(maxsplit=5)
-        if file == name and rights.startswith("r-"):
-            start, _, end = area.partition("-")
+    name = os.fsencode(path).replace(b"\n", rb"\012")  # as Linux writes it; names may hold whatever else ends a line
+    for line in _MAPS.read_bytes().split(b"\n"):
+        area, rights, offset, _device, _inode, file = (*line.split(maxsplit=5), *[b""] * 6)[:6]
+        if file == name and rights.startswith(b"r-"):
+            start, _, end = area.partition(b"-")
             yield int(start, 16), int(end, 16), int(offset, 16)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,13 +23,14 @@ from contract.driving import GREEDY, append, step, token
 from contract.engines import PLACEMENT, TINY
 from edgellm_llamacpp import amx
 from edgellm_llamacpp.amx import forbid_amx, has_amx, without_amx
+from edgellm_llamacpp.mapping import forget
 from edgellm_llamacpp.native import library, open_context, open_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import own_kernels
 from edgellm_llamacpp.runner import LlamaCppRunner
 from gguf import GGUFWriter
 
-from edgellm.contracts.engine import Available, Placement, Unavailable
+from edgellm.contracts.engine import Available, ModelFile, Placement, TensorInfo, Unavailable
 from edgellm.contracts.runner import Row
 from edgellm.errors import GenerationFailed, LoadFailed
 from edgellm.formats.gguf import read_model
@@ -57,6 +61,42 @@ def test_weights_that_were_rearranged_count_once(tmp_path: Path, smollm2: Path) 
     resident = sum(each.rss for each in psutil.Process().memory_maps() if each.path == str(path.resolve()))
     runner.close()
     assert resident < 8 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is read from /proc")
+@pytest.mark.parametrize("name", [b"a b.gguf", b" a\nb\\c ", b"a\xff", "a\u2028b\x0c\x85c".encode()])
+def test_a_mapped_file_may_have_any_name(tmp_path: Path, name: bytes) -> None:
+    size, at = 16 << 20, 1 << 20
+    path = tmp_path / os.fsdecode(name)
+    path.write_bytes(bytes(size))
+    tensors = tuple(TensorInfo(str(n), "F32", (at // 4,), at, n * at) for n in range(size // at))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert not any(mapped[:: mmap.PAGESIZE])
+        before = psutil.Process().memory_info().shared
+        forget(ModelFile(path, size, "llama", {}, tensors))
+        assert before - psutil.Process().memory_info().shared > size * 3 // 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is read from /proc")
+def test_advice_is_for_the_file_alone(tmp_path: Path) -> None:
+    """llama.cpp unmaps the part of a file before the first weight that it reads there: others' memory may follow."""
+    at, path = 1 << 20, tmp_path / "model.gguf"
+    path.write_bytes(bytes(2 * at))
+    tensors = (TensorInfo("moved", "F32", (at // 4,), at, 0), TensorInfo("read", "F32", (at // 4,), at, at))
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 4)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    others = libc.mmap(None, 2 * at, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    with path.open("rb") as file:
+        fixed = 0x10
+        assert libc.mmap(others + at, at, mmap.PROT_READ, mmap.MAP_SHARED | fixed, file.fileno(), at) == others + at
+    forget(ModelFile(path, 2 * at, "llama", {}, tensors))
+    areas = Path("/proc/self/smaps").read_text("utf-8", "replace")
+    libc.munmap(others, 2 * at)
+    flags = re.findall(rf"^{others:x}-.*?^VmFlags:(.*?)$|^{others + at:x}-.*?^VmFlags:(.*?)$", areas, re.DOTALL | re.M)
+    (before, _), (_, file_s) = flags
+    assert "rr" in file_s.split()
+    assert "rr" not in before.split()
 
 
 # -- memory that forgets -----------------------------------------------------------------------------
