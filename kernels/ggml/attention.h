@@ -6,7 +6,8 @@
 // whatever other queries there are, however many threads, and wherever its cells lie, as long as they lie in order:
 //
 //   - Weights are powers of two: 2^(t - e), t the score over ln 2, e a whole number near the largest. e is raised while cells
-//     go by; what was summed before is then multiplied by a power of two, which rounds nothing.
+//     go by; what was summed before is then multiplied by a power of two, which rounds nothing. Weights too small for that
+//     (2^-100) are rare: then all is summed once more, with the last e from the beginning.
 //   - Weights and weighted values are summed cell by cell, in order. Cells that a query does not see add zero, whatever is in
 //     them: sums that are no numbers are made once more, without those cells.
 //
@@ -35,6 +36,7 @@ constexpr int   AHEAD   = 32;  // cells: what is asked for so far ahead comes fr
 constexpr ggml_fp16_t HIDDEN = 0xfc00;  // minus infinity, in a mask
 constexpr float LOG2E   = 1.44269504f;
 constexpr float UNSEEN  = -1e30f;  // the score of a cell that the mask took away
+constexpr float DEEP    = 100.0f;  // so far below the power, weights times the smallest halves are still multiples of 2^-149
 
 // What an operation attends to, and its sizes.
 struct Attention {
@@ -146,7 +148,7 @@ struct Scratch {
     Sight  sight;
     Buffer queries, keys, values, scores, sums;
     std::vector<ggml_fp16_t> tails;
-    float              most[QUERIES], power[QUERIES], total[QUERIES];
+    float              most[QUERIES], least[QUERIES], power[QUERIES], total[QUERIES];
     bool               wary = false;  // of values that are no numbers, in cells that not all queries see
 
     void fit(const Attention & a) {
@@ -172,21 +174,23 @@ struct Scratch {
     }
 };
 
-// Scores of a chunk as powers of two: scaled, masked, over ln 2. Returns the largest; NaN if a cell that is seen has a
-// score that is no number.
-static float mask_scores(const Attention & a, int query, int from, uint64_t seen, float * scores) {
+// Scores of a chunk as powers of two: scaled, masked, over ln 2. Finds the largest, which is NaN if a cell that is seen has a
+// score that is no number, and the least.
+static void mask_scores(const Attention & a, int query, int from, uint64_t seen, float * scores, float & largest, float & least) {
     const Mask   mask  = a.mask_of(query);
     const Floats scale = Lanes::all(a.scale * LOG2E);
     const Floats none  = Lanes::all(UNSEEN);
-    Floats       most  = none, odd = Lanes::zero();
+    Floats       most  = none, deepest = none, odd = Lanes::zero();
     each_tile(seen, [&](int c) {
         const Floats shift = Lanes::times(Lanes::halves(mask.at(from + c)), Lanes::all(LOG2E));
         const Floats t     = Lanes::above(shift, none, Lanes::fused(Lanes::floats(scores + c), scale, shift), none);
         Lanes::store(scores + c, t);
-        most = Lanes::larger(t, most);  // of NaN and `most`, the latter
-        odd  = Lanes::fused(t, Lanes::zero(), odd);
+        most    = Lanes::larger(t, most);  // of NaN and `most`, the latter
+        deepest = Lanes::larger(Lanes::above(shift, none, Lanes::minus(Lanes::zero(), t), none), deepest);
+        odd     = Lanes::fused(t, Lanes::zero(), odd);
     });
-    return Lanes::any_nan(odd) ? NAN : Lanes::largest(most);
+    largest = Lanes::any_nan(odd) ? NAN : Lanes::largest(most);
+    least   = -Lanes::largest(deepest);
 }
 
 // A query's power after a chunk with this largest score. NaN stays.
@@ -237,7 +241,7 @@ static void score_chunk(const Attention & a, Scratch & s, int key_head, int firs
         });
     });
     for (int i = 0; i < count; i++) {
-        s.most[i] = mask_scores(a, first + i, from, s.sight.of[i], scores + i * stride);
+        mask_scores(a, first + i, from, s.sight.of[i], scores + i * stride, s.most[i], s.least[i]);
     }
 }
 
@@ -305,7 +309,6 @@ template <class Work> static void sum_warily(const Attention & a, Scratch & s, i
 
 static void begin_sums(const Attention & a, Scratch & s, int count) {
     std::fill_n(s.total, count, 0.0f);
-    std::fill_n(s.power, count, UNSEEN);
     std::fill_n(s.sums.data(), count * a.value, 0.0f);
 }
 
@@ -324,14 +327,20 @@ static void take_queries(const Attention & a, Scratch & s, int key_head, int fir
     }
 }
 
-template <class Form> static void sum_whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
+// From powers on that may be too low. Returns whether one was, and a weight so small that it got lost or not, as it came.
+template <class Form> static bool sum_whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
     float * scores = s.scores.data();
+    float   least[QUERIES];
+    bool    rose[QUERIES] = {}, lost = false;
     begin_sums(a, s, count);
+    std::fill_n(least, count, -UNSEEN);
     for (int chunk = 0; chunk < a.chunks; chunk++) {
         score_chunk<Form>(a, s, key_head, first, count, chunk, scores, CHUNK);
         for (int i = 0; i < count; i++) {
             const float power = raised(s.power[i], s.most[i]);
+            least[i]          = std::min(least[i], s.least[i]);
             if (power > s.power[i] && s.power[i] > UNSEEN) {
+                rose[i]          = true;
                 const float fall = power - s.power[i] < 120.0f ? ldexpf(1.0f, int(s.power[i] - power)) : 0.0f;
                 float *     sums = s.sums.data() + i * a.value;
                 for (int d = 0; d < a.value; d += Lanes::COUNT) {
@@ -344,12 +353,21 @@ template <class Form> static void sum_whole(const Attention & a, Scratch & s, in
         }
         mix_chunk<Form>(a, s, key_head, first, count, chunk, scores, CHUNK, 0, a.value);
     }
+    for (int i = 0; i < count; i++) {
+        lost |= rose[i] && least[i] < s.power[i] - DEEP;
+    }
+    return lost;
 }
 
 // A block of queries, all chunks.
 template <class Form> static void whole(const Attention & a, Scratch & s, int key_head, int first, int count) {
     take_queries(a, s, key_head, first, count);
-    sum_warily(a, s, count, 0, a.value, [&] { sum_whole<Form>(a, s, key_head, first, count); });
+    std::fill_n(s.power, count, UNSEEN);
+    sum_warily(a, s, count, 0, a.value, [&] {
+        if (sum_whole<Form>(a, s, key_head, first, count)) {
+            sum_whole<Form>(a, s, key_head, first, count);
+        }
+    });
     finish_sums(a, s, key_head, first, count, 0, a.value);
 }
 

@@ -235,6 +235,26 @@ def test_scores_far_below_zero_weigh_as_others_do(ggml: Ggml) -> None:
     assert np.allclose(made, np.tile(v.astype(np.float32).mean(0), (2, 1, 1)), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [F16, Q8_0, Q4_0])
+def test_weights_too_small_for_a_float_do_not_tell_who_computed(ggml: Ggml, kind: int) -> None:
+    """Nor where cells lie. They are all there is where others hold zero, as they often do when stored in few bits."""
+    random = np.random.default_rng(11)
+    q, k = np.zeros((40, 4, 64), np.float32), np.zeros((1024, 2, 64), np.float16)
+    q[..., 0], k[..., 0] = np.linspace(8, 16, 40)[:, None], np.linspace(-60, 60, 1024)[:, None]  # scores, in nats
+    v = np.where(k[..., :1] < -20, random.standard_normal((1024, 2, 64)), 0).astype(np.float16)
+    mask = np.zeros((40, 1024), np.float16)
+    expected = np.array([ggml.attention(q[i : i + 1], k, v, mask[i : i + 1], 1, kind)[0] for i in range(40)])
+    for threads in (1, 2, 3):
+        for rows in (1, 5, 40):
+            assert (ggml.attention(q[:rows], k, v, mask[:rows], threads, kind) == expected[:rows]).all()
+    k, v = (np.insert(each, 300, np.ones((64, 2, 64)), 0) for each in (k[:960], v[:960]))
+    mask = np.zeros((40, 1024), np.float16)
+    mask[:, 300:364] = -np.inf
+    moved = ggml.attention(q, k, v, mask, 1, kind)
+    k, v, mask = (np.delete(each, np.s_[300:364], axis) for each, axis in ((k, 0), (v, 0), (mask, 1)))
+    assert (ggml.attention(q, k, v, mask, 1, kind) == moved).all()
+
+
 @pytest.mark.parametrize("cells", [1, 5, 17, 250, 300, 515])
 def test_cells_that_fill_no_tile(ggml: Ggml, cells: int) -> None:
     """As encoders have them, which keep no memory of a text; beside others' cells, or not."""
