@@ -27,7 +27,7 @@ _REBUILD = (
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python`"
 )
 _REBUILD_OWN = (
-    "this build lacks edgellm's kernels for x86 CPUs: answers take up to twice as long, prompts four times; "
+    "this build lacks edgellm's kernels for x86 CPUs: answers take about three times as long, prompts four; "
     "`make` in a checkout of edgellm (tools/build_engine.py) builds it with them"
 )
 _REBUILD_OLD = "its kernels are not those in kernels/ggml/ any more: `make setup` in this checkout builds it anew"
