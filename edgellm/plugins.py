@@ -35,9 +35,9 @@ def engine(name: str) -> EnginePlugin:
 
 
 def title(name: str) -> str:
-    """What people call the engine of that name: its plugin's `title`, where it has one."""
+    """What people call the engine of that name."""
     try:
-        return str(getattr(engine(name), "title", name))
+        return title_of(engine(name))
     except EngineUnavailable:
         return name
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from edgellm.formats.vocabulary import SPACE
 from edgellm_torch.words import WordMemory
 
-SPACE: Final = "\u2581"  # stands for a space in tokens
 _WORDS: Final = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
 
 

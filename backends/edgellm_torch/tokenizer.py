@@ -16,10 +16,19 @@ from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
 from edgellm.formats.files import shown
 from edgellm.formats.normal_forms import composed
-from edgellm.formats.token_floor import LETTERS, TokenFloor
-from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
+from edgellm.formats.token_floor import LETTERS, TokenFloor, token_floor
+from edgellm.formats.vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNKNOWN,
+    USER_DEFINED,
+    Vocabulary,
+    read_vocabulary,
+)
 from edgellm.formats.whole_tokens import WholeTokens
-from edgellm_torch.sentencepiece import SPACE, SentencePiece
+from edgellm_torch.sentencepiece import SentencePiece
 from edgellm_torch.special_tokens import SpecialTokens, special_tokens
 from edgellm_torch.splitting import KNOWN, NO_BOS, Splitting
 from edgellm_torch.wordpiece import WordPiece
@@ -160,10 +169,8 @@ class TorchTokenizer:
         return composed(text) if self._composes else text
 
     @cached_property
-    def _floor(self) -> TokenFloor:
-        return TokenFloor(
-            read_vocabulary(self._path)
-        )  # read again: few texts are so long, and lists of merges are large
+    def _floor(self) -> TokenFloor | None:
+        return token_floor(self._path)
 
     @cached_property
     def _with_control(self) -> WholeTokens:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from edgellm.formats.normal_forms import decomposed
-from edgellm_torch.sentencepiece import SPACE  # begins a word in the vocabulary
+from edgellm.formats.vocabulary import SPACE
 from edgellm_torch.words import WordMemory
 
 _SPACES: Final = frozenset("\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000") | frozenset(

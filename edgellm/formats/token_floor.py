@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from edgellm.errors import BadModelFile
-from edgellm.formats.vocabulary import BYTE, CONTROL, UNKNOWN, Vocabulary, read_vocabulary
+from edgellm.formats.vocabulary import BYTE, CONTROL, SPACE, UNKNOWN, Vocabulary, read_vocabulary
+from edgellm.formats.whole_tokens import SPACES
 
-SPACE: Final = "\u2581"  # SentencePiece's
-_SPACES: Final = str.maketrans("", "", " \t\n\v\f\r")
+_WITHOUT_SPACES: Final = str.maketrans("", "", SPACES)
 
 
 class TokenFloor:
@@ -36,7 +36,7 @@ class TokenFloor:
     def of(self, text: str) -> int:
         """`text` is whole characters, normalised as the tokenizer has it. Some 10 ms for a megabyte."""
         if self._strips:
-            text = text.translate(_SPACES)
+            text = text.translate(_WITHOUT_SPACES)
         if self._spaced:
             text = text.replace(" ", SPACE)
         classes = text.encode().translate(self._class_of)
@@ -44,7 +44,10 @@ class TokenFloor:
 
 
 def token_floor(path: Path, *, strips: bool = False) -> TokenFloor | None:
-    """From the vocabulary in a file, which is read again: few prompts are so long. None where that is not possible."""
+    """From the vocabulary in a file. None where that is not possible.
+
+    It is read again: few prompts are so long, and lists of merges are large.
+    """
     try:
         return TokenFloor(read_vocabulary(path), strips=strips)
     except BadModelFile:  # another than llama.cpp takes, or gone meanwhile

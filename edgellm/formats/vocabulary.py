@@ -33,6 +33,8 @@ USER_DEFINED: Final = 4
 UNUSED: Final = 5
 BYTE: Final = 6
 
+SPACE: Final = "\u2581"  # stands for a space in SentencePiece's tokens, and begins a word in llama.cpp's WordPiece
+
 _I32: Final = 5  # value types
 _F32: Final = 6
 _LEAST: Final = 24

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
-_SPACES: Final = " \t\n\v\f\r"
+SPACES: Final = " \t\n\v\f\r"  # that tokens may take with them
 
 
 class WholeTokens:
@@ -58,9 +58,9 @@ class WholeTokens:
 
     def _between(self, texts: list[str], token: int) -> list[str]:
         if token in self._before:
-            texts = [*(text.rstrip(_SPACES) for text in texts[:-1]), texts[-1]]
+            texts = [*(text.rstrip(SPACES) for text in texts[:-1]), texts[-1]]
         if token in self._after:
-            texts = [texts[0], *(text.lstrip(_SPACES) for text in texts[1:])]
+            texts = [texts[0], *(text.lstrip(SPACES) for text in texts[1:])]
         return texts
 
     def _present(self, text: str) -> list[tuple[int, int, str]]:

@@ -69,6 +69,13 @@ def test_of_every_kind_of_vocabulary(tmp_path: Path) -> None:
                 check(tokenizer, text)
 
 
+def test_of_a_file_that_is_gone_nothing_is_said(tmp_path: Path) -> None:
+    path = vocabularies.write(tmp_path / "v.gguf", vocabularies.byte_pairs(), "default")
+    tokenizers = [llama.tokenizer(path), TorchTokenizer(read_model(path))]
+    path.unlink()
+    assert [tokenizer.fewest("x" * 1000) for tokenizer in tokenizers] == [0, 0]
+
+
 def test_what_may_get_lost_counts_for_nothing(tmp_path: Path) -> None:
     """A byte without a token, in byte-level BPE; any word that is not known, in WordPiece."""
     byte_pairs = vocabularies.byte_pairs()

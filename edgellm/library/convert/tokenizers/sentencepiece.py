@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgellm.errors import BadModelFile
-from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED
 from edgellm.library.convert.tokenizers.bpe import merges
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
 from edgellm.library.convert.tokenizers.vocabulary import Vocabulary, placed
 
-SPACE: Final = "\u2581"
 _LARGEST: Final = 64 << 20  # bytes
 _ADDED_SCORE: Final = -1000.0
 _UNIGRAM, _BPE = 1, 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgellm.errors import BadModelFile
-from edgellm.formats.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED
+from edgellm.formats.vocabulary import CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED
 from edgellm.library.convert.folder import Folder
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
 from edgellm.library.convert.tokenizers.vocabulary import Vocabulary, placed
@@ -61,7 +61,7 @@ def _vocabulary(
     for token, word in enumerate(words):
         kind = CONTROL if word in special else NORMAL if token in by_id else UNUSED
         types.append(UNKNOWN if word == unknown and kind != CONTROL else kind)
-        marked = word[2:] if word.startswith("##") and len(word) > 2 else "\u2581" + word
+        marked = word[2:] if word.startswith("##") and len(word) > 2 else SPACE + word
         tokens.append(word if kind != NORMAL else marked)
     extra: dict[str, Any] = {f"normalizer.{key}": value for key, value in options.items()}
     return Vocabulary("bert", "default", tokens, types, {word: i for i, word in by_id.items()}, extra=extra)
