@@ -19,9 +19,9 @@ import msgspec
 
 from edgellm import __version__, platform
 from edgellm.config import SECRET, Settings, load_settings
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed, Finished
 from edgellm.contracts.request import GenerateRequest
+from edgellm.contracts.status import LoadedModel
 from edgellm.errors import UNREADABLE, DaemonError, EdgeError, ErrorInfo, InvalidRequest, Unavailable
 from edgellm.paths import Paths
 

@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from edgellm import __version__
 from edgellm.config import Settings
-from edgellm.contracts.backend import Health, LoadedModel
 from edgellm.contracts.embedding import EmbedRequest
 from edgellm.contracts.engine import ENGINE_STATE, ModelFile
 from edgellm.contracts.events import Event, Failed
 from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.contracts.status import Health, LoadedModel
 from edgellm.engine.admission import ModelPlan, Wanted
 from edgellm.engine.limits import Limits
 from edgellm.engine.patience import Supervision

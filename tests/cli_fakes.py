@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from edgellm import __version__
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import (
     ChoiceDone,
     Event,
@@ -25,6 +24,7 @@ from edgellm.contracts.events import (
     Usage,
 )
 from edgellm.contracts.request import GenerateRequest, Sampling
+from edgellm.contracts.status import LoadedModel
 from edgellm.formats.summary import ModelSummary
 from edgellm.library.manifest import MODEL_ROLE, Manifest, StoredFile
 from edgellm.library.names import parse_name

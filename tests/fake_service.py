@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from edgellm.config import Settings
-from edgellm.contracts.backend import Health, LoadedModel
 from edgellm.contracts.embedding import EmbedRequest
 from edgellm.contracts.events import (
     ChoiceDone,
@@ -30,6 +29,7 @@ from edgellm.contracts.events import (
     Usage,
 )
 from edgellm.contracts.request import GenerateRequest
+from edgellm.contracts.status import Health, LoadedModel
 from edgellm.errors import NotFound
 from edgellm.library.names import parse_name
 from edgellm.server.body import Limits

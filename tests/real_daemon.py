@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from edgellm.client import DaemonClient
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event
 from edgellm.contracts.request import GenerateRequest, Prompt
+from edgellm.contracts.status import LoadedModel
 from edgellm.library.pull import pull
 from edgellm.paths import Paths, default_paths
 

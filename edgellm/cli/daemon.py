@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from edgellm.cli.output import Output
 from edgellm.client import DaemonClient
 from edgellm.config import load_settings
-from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.status import LoadedModel
 from edgellm.errors import DaemonError, InvalidRequest, NotFound
 from edgellm.paths import Paths, default_paths
 from edgellm.units import number, seconds, size

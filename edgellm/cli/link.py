@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from edgellm.client import GLANCE_S, DaemonClient
-from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.status import LoadedModel
 from edgellm.errors import EdgeError, NotFound
 from edgellm.paths import Paths
 

@@ -11,8 +11,8 @@ import msgspec
 from edgellm.cli.link import loaded_models, stop_if_loaded
 from edgellm.cli.output import Output
 from edgellm.config import Settings, load_settings
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import Sampling
+from edgellm.contracts.status import LoadedModel
 from edgellm.errors import ConfigError, EdgeError, InvalidRequest, LibraryError
 from edgellm.formats.summary import ModelSummary
 from edgellm.library.manifest import Manifest

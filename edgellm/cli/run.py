@@ -15,8 +15,8 @@ from edgellm.cli.parse import duration
 from edgellm.cli.terminal import is_terminal
 from edgellm.client import DaemonClient
 from edgellm.config import Settings, load_settings, told
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
+from edgellm.contracts.status import LoadedModel
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.library.kinds import require_text
 from edgellm.library.manifest import Manifest

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from edgellm.contracts.backend import LoadedModel
+from edgellm.contracts.status import LoadedModel
 from edgellm.engine.protocol import Load
 from edgellm.engine.supervisor import LocalModel
 from edgellm.placement.machine import Memory

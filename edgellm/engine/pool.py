@@ -15,8 +15,8 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 
 from edgellm.config import Settings
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed
+from edgellm.contracts.status import LoadedModel
 from edgellm.engine.admission import (
     Entry,
     ModelPlan,

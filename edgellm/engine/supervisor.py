@@ -19,9 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from edgellm.contracts.backend import Health, State
 from edgellm.contracts.events import Event, Failed, Finished, Progress
 from edgellm.contracts.runner import RunnerInfo
+from edgellm.contracts.status import Health, State
 from edgellm.engine.open_requests import OpenRequests
 from edgellm.engine.patience import Restarts, Supervision
 from edgellm.engine.process import WorkerProcess, within, worker_argv

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import (
     ChoiceDone,
     Embedded,
@@ -21,6 +20,7 @@ from edgellm.contracts.events import (
     Timings,
     Usage,
 )
+from edgellm.contracts.status import LoadedModel
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SPANS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds

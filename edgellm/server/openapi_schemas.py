@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from edgellm.contracts.backend import Health, LoadedModel
+from edgellm.contracts.status import Health, LoadedModel
 from edgellm.errors import ErrorInfo
 
 Natural = Annotated[int, Meta(ge=0)]

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from edgellm.config import Settings
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.engine import Placement
 from edgellm.contracts.events import Event, Failed, Finished, TextDelta
 from edgellm.contracts.request import GenerateRequest, Text
+from edgellm.contracts.status import LoadedModel
 from edgellm.engine.admission import ModelPlan, Wanted
 from edgellm.engine.patience import Supervision
 from edgellm.engine.pool import ModelPool

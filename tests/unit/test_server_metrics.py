@@ -8,8 +8,8 @@ import httpx2
 from fake_service import FakeService, finish, serving
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgellm.contracts.backend import Health
 from edgellm.contracts.events import Failed, Progress, Started, TextDelta
+from edgellm.contracts.status import Health
 from edgellm.errors import WorkerDied
 from edgellm.server.metrics import Metrics
 from edgellm.service import ServiceHealth

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from edgellm import presets
 from edgellm.config import Settings
-from edgellm.contracts.backend import LoadedModel
 from edgellm.contracts.events import Event, Failed, Started
 from edgellm.contracts.request import GenerateRequest, Sampling, Text
+from edgellm.contracts.status import LoadedModel
 from edgellm.engine.admission import Wanted
 from edgellm.errors import BadModelFile, InvalidName, NotFound
 from edgellm.library.pull import pull

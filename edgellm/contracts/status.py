@@ -10,7 +10,7 @@ State = Literal["stopped", "loading", "ready", "restarting", "failed", "draining
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What a backend says of itself now."""
+    """How a model is now, as the daemon sees it."""
 
     state: State
     running: int = 0  # requests being computed
