@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from edgellm.contracts.engine import ModelFile
+from edgellm_llamacpp.repacking import repacked
 
 _MAPS: Final = Path("/proc/self/maps")
-_SMALL: Final = 1 << 16  # bytes: norms and biases, which are used where they lie
 
 
 def forget(model: ModelFile) -> None:
@@ -25,24 +25,25 @@ def forget(model: ModelFile) -> None:
         return
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    moved = [of for of in model.tensors if repacked(of.type, of.shape[:2])]  # of experts, each
     for number, path in enumerate((model.path, *model.more)):
-        matrices = [(of.offset, of.nbytes) for of in model.tensors if of.file == number and of.nbytes > _SMALL]
+        places = [(of.offset, of.nbytes) for of in moved if of.file == number]
         for start, end, offset in _mapped(path.resolve()):
-            _set_apart(advise, matrices, start, end, start - offset)
+            _set_apart(advise, places, start, end, start - offset)
             advise(start, end - start, mmap.MADV_DONTNEED)
 
 
 def _set_apart(
-    advise: Callable[[int, int, int], int], matrices: list[tuple[int, int]], start: int, end: int, begin: int
+    advise: Callable[[int, int, int], int], places: list[tuple[int, int]], start: int, end: int, begin: int
 ) -> None:
-    """Make areas of their own of matrices at these offsets and sizes in a file, of which `start` to `end` is mapped.
+    """Make areas of their own of these offsets and sizes in a file, of which `start` to `end` is mapped.
 
     `begin`: where the file's first byte would be. What is unmapped of it may be others' memory by now.
 
     From Linux 6.18 on, who reads a page gets all of the piece that the system's cache holds, up to 2 MiB, as far as the
-    area goes: each small tensor that is read would bring the matrices around it back.
+    area goes: each tensor that is used where it lies would bring the matrices around it back.
     """
-    for offset, size in matrices:
+    for offset, size in places:
         first = -(-max(begin + offset, start) // mmap.PAGESIZE) * mmap.PAGESIZE
         last = min(begin + offset + size, end) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
