@@ -36,6 +36,13 @@ def test_bytes_of_the_tokens_are_the_text(engine: Engine, name: str) -> None:
     assert all(0 <= token < engine.tokenizer.vocabulary_size for token in ids)
 
 
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_text_is_never_fewer_tokens_than_was_said(engine: Engine, name: str) -> None:
+    for text in (CORPUS[name], CORPUS[name] * 20, "".join(engine.tokenizer.special_texts) + CORPUS[name]):
+        least = min(len(engine.tokenizer.encode(text, special=special)) for special in (False, True))
+        assert engine.tokenizer.fewest(text) <= least
+
+
 def test_nothing_becomes_nothing(engine: Engine) -> None:
     assert engine.tokenizer.encode("", special=True) == []
     assert engine.tokenizer.encode("", special=False) == []
