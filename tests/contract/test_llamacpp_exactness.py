@@ -56,8 +56,8 @@ def steps(engine: Engine, **change: Any) -> int:
 
 
 def test_exact_takes_small_steps_where_llama_cpp_attends(tmp_path: Path, smollm2: Path) -> None:
-    """Its tiles of 64 rows round otherwise: of Gemma 2's capped scores, and of quantised keys."""
+    """Its tiles of 64 rows round otherwise: of Gemma 2's capped scores, and of KV types that ours does not take."""
     gemma2 = open_engine("llamacpp-smollm2", torch_zoo.write(tmp_path, "gemma2", "Q4_0").quantised)
     assert steps(gemma2, exact=True) == EXACT_MICRO_BATCH
     assert steps(gemma2) > EXACT_MICRO_BATCH
-    assert steps(open_engine("llamacpp-smollm2", smollm2), exact=True, kv_type="q8_0") == EXACT_MICRO_BATCH
+    assert steps(open_engine("llamacpp-smollm2", smollm2), exact=True, kv_type="q5_0") == EXACT_MICRO_BATCH
