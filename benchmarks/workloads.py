@@ -105,8 +105,8 @@ def conversation(system: str, user: str) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
-async def ask(target: Target, messages: list[Message], max_tokens: int) -> Reply:
-    """One greedy streamed answer."""
+async def ask(target: Target, messages: list[Message], max_tokens: int, begun: asyncio.Event | None = None) -> Reply:
+    """One greedy streamed answer. `begun` is set when its first text is there."""
     body = {
         "model": target.model,
         "messages": messages,
@@ -132,6 +132,8 @@ async def ask(target: Target, messages: list[Message], max_tokens: int) -> Reply
                 if piece := choice["delta"].get("content"):
                     arrivals.append(time.perf_counter())
                     text.append(piece)
+                    if begun is not None:
+                        begun.set()
     return Reply(started, arrivals, time.perf_counter(), "".join(text), tokens or len(arrivals))
 
 
@@ -175,14 +177,19 @@ async def turns(target: Target, seed: int) -> Figures:
 
 async def stall(target: Target, seed: int) -> Figures:
     story = conversation("You write long stories.", f"Write a very long story about {words(30, seed)}.")
-    reading = asyncio.create_task(ask(target, story, 200))
-    await asyncio.sleep(0.6)
+    begun = asyncio.Event()
+    reading = asyncio.create_task(ask(target, story, 200, begun))
+    reading.add_done_callback(lambda _task: begun.set())  # also when it fails
+    await begun.wait()
+    await asyncio.sleep(0.1)
     began = time.perf_counter()
     long = await ask(target, conversation("Summarise.", words(1800, 900 + seed)), 8)
     ended = time.perf_counter()
     arrivals = (await reading).arrivals
     gaps = [b - a for a, b in itertools.pairwise(arrivals) if began <= b <= ended + 0.2]
-    return {"longest_gap_s": max(gaps, default=0.0), "long_ttft_s": long.ttft}
+    if arrivals[-1] < began + long.ttft:
+        raise RuntimeError("the reader's answer ended before the long prompt was computed: nothing was seen")
+    return {"longest_gap_s": max(gaps), "long_ttft_s": long.ttft}
 
 
 async def copy(target: Target, seed: int) -> Figures:
