@@ -23,6 +23,7 @@ EXACT_MICRO_BATCH = 63  # llama.cpp's attention of 64 rows and more is done in t
 
 _OTHER_SCORES = frozenset({"gemma2", "baichuan", "bloom", "refact", "jina-bert-v2"})  # whatever their keys say
 _REGISTER = 16  # numbers
+_PLAIN_KV = frozenset({"f32", "f16", "bf16"})
 
 
 def unsplit(api: Any) -> bool:
@@ -62,15 +63,14 @@ class Exactness:
     def __init__(self, api: Any, model: ModelFile, placement: Placement, repacks: bool) -> None:
         self._name = model.path.name
         self._ways = _ways(model, repacks)
-        # Experts see as many rows as the router sends them, a GPU has kernels of its own: not looked into.
-        self._hopeless = placement.gpu_layers > 0 or any(len(tensor.shape) > 2 for tensor in model.tensors)
+        self._hopeless = _hopeless(model, placement)
         self._exact = placement.exact
         self._answer: dict[str, dict[str, int]] = {}
         self._thread = threading.Thread(target=self._ask, args=(api,), daemon=True)
         self._thread.start()
 
     def _ask(self, api: Any) -> None:
-        if not self._hopeless:
+        if self._hopeless is None:
             for kind in sorted({kind for kind, _ in self._ways}):
                 answer = ask(api, "exact", kind)
                 self._answer[kind] = json.loads(answer) if answer else {}
@@ -86,10 +86,8 @@ class Exactness:
         if not self._exact:
             return cells
         if self._hopeless:
-            raise LoadFailed(
-                f"{self._name} cannot give exact text: experts, and layers on a GPU, round by what is computed at once",
-                hint="set exact = false",
-            )
+            why, hint = self._hopeless
+            raise LoadFailed(f"{self._name} cannot give exact text: {why} by what is computed at once", hint=hint)
         if cells == 0:
             culprits = ", ".join(sorted({kind for (kind, _), held in by_way.items() if not held}))
             raise LoadFailed(
@@ -97,6 +95,18 @@ class Exactness:
                 hint="pull it as Q4_0, Q4_1 or Q8_0, or set exact = false",
             )
         return ALWAYS  # where attention is split between threads, single rows are given one
+
+
+def _hopeless(model: ModelFile, placement: Placement) -> tuple[str, str] | None:
+    """What rounds by company whatever the tensor types are, and the way out."""
+    if placement.gpu_layers > 0 or any(len(tensor.shape) > 2 for tensor in model.tensors):
+        # A router is multiplied in F32, a GPU has kernels of its own.
+        return "experts, and layers on a GPU, round", "set exact = false"
+    if placement.kv_type not in _PLAIN_KV:
+        # llama.cpp turns keys and values by a matrix in F32 before it rounds them to few bits.
+        way_out = 'set kv_type = "f16", or exact = false'
+        return f"keys and values stored as {placement.kv_type} are turned with a matrix that rounds", way_out
+    return None
 
 
 def _ways(model: ModelFile, repacks: bool) -> set[tuple[str, str]]:

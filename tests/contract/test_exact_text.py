@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -11,7 +10,6 @@ from contract.answers import Answers
 from contract.engines import LAYERS, PLACEMENT, Engine, open_engine
 from shortened import shortened
 
-from edgellm.contracts.engine import Placement
 from edgellm.contracts.request import Sampling
 from edgellm.engine.limits import Limits
 from edgellm.errors import LoadFailed
@@ -27,29 +25,19 @@ TOKENS = {"llamacpp-smollm2": 60, "torch-smollm2": 24, "torch-whole": 24}
 WHOLE = pytest.param("torch-whole", marks=[pytest.mark.slow, pytest.mark.timeout(900)])  # all layers: minutes
 
 
-class Starter(NamedTuple):
-    engine: Engine
-    exact: Placement
-
-    @property
-    def tokens(self) -> int:
-        return TOKENS[self.engine.name]
-
-
-@pytest.fixture(scope="module", params=["llamacpp-smollm2", "llamacpp-smollm2 q8_0", "torch-smollm2", WHOLE])
-def starter(request: pytest.FixtureRequest, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Starter:
-    name, _, kv_type = request.param.partition(" ")
-    if name == "torch-smollm2":
+@pytest.fixture(scope="module", params=["llamacpp-smollm2", "torch-smollm2", WHOLE])
+def starter(request: pytest.FixtureRequest, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    if request.param == "torch-smollm2":
         smollm2 = shortened(smollm2, LAYERS["torch-smollm2"], tmp_path_factory.mktemp("short"))
-    return Starter(open_engine(name, smollm2), msgspec.structs.replace(EXACT, kv_type=kv_type or EXACT.kv_type))
+    return open_engine(request.param, smollm2)
 
 
 @pytest.fixture(scope="module")
-def alone(starter: Starter) -> dict[float, str]:
+def alone(starter: Engine) -> dict[float, str]:
     """By temperature: the answer with no one else about, nothing cached and nothing guessed."""
     texts = {}
     for sampling in (WARM, Sampling(temperature=0.0)):
-        answers = Answers(starter.engine, starter.exact, starter.tokens)
+        answers = Answers(starter, EXACT, TOKENS[starter.name])
         answers.ask("x", COPY, sampling, drafts=False)
         answers.run()
         texts[sampling.temperature or 0.0] = answers.text("x")
@@ -59,9 +47,9 @@ def alone(starter: Starter) -> dict[float, str]:
 
 @pytest.mark.parametrize("sampling", [WARM, Sampling(temperature=0.0)], ids=["warm", "greedy"])
 def test_drafts_cached_prefixes_and_asking_twice_change_nothing(
-    starter: Starter, alone: dict[float, str], sampling: Sampling
+    starter: Engine, alone: dict[float, str], sampling: Sampling
 ) -> None:
-    answers = Answers(starter.engine, starter.exact, starter.tokens, Limits(drafts="auto", decode_step_s=60.0))
+    answers = Answers(starter, EXACT, TOKENS[starter.name], Limits(drafts="auto", decode_step_s=60.0))
     for costs in (1, 16):  # rows are free, as far as the speculator knows: it will guess whenever it can
         answers.core.scheduler.decode_costs.observe(costs, 1e-6)
     for name in ("first", "second"):
@@ -72,8 +60,8 @@ def test_drafts_cached_prefixes_and_asking_twice_change_nothing(
     assert answers.end("second").usage.cached_tokens > 0
 
 
-def test_a_batch_of_eight_changes_nothing(starter: Starter, alone: dict[float, str]) -> None:
-    answers = Answers(starter.engine, starter.exact, starter.tokens)
+def test_a_batch_of_eight_changes_nothing(starter: Engine, alone: dict[float, str]) -> None:
+    answers = Answers(starter, EXACT, TOKENS[starter.name])
     answers.ask("other", f"Tell me about {TOPICS[0]}.", WARM)
     for _ in range(5):
         answers.take(answers.core.step())
@@ -84,12 +72,12 @@ def test_a_batch_of_eight_changes_nothing(starter: Starter, alone: dict[float, s
     assert answers.text("x") == alone[0.8]
 
 
-def test_suspension_changes_nothing(starter: Starter, alone: dict[float, str]) -> None:
+def test_suspension_changes_nothing(starter: Engine, alone: dict[float, str]) -> None:
     """In a pool too small for all, with priorities: put aside, and resumed from a copy or computed anew."""
     for parked in (0, 64 << 20):
-        small = msgspec.structs.replace(starter.exact, context=512, capacity=512)
+        small = msgspec.structs.replace(EXACT, context=512, capacity=512)
         limits = Limits(step_s=60.0, decode_step_s=60.0, parked_bytes=parked, drafts="off")  # on a slow machine, too
-        answers = Answers(starter.engine, small, starter.tokens, limits)
+        answers = Answers(starter, small, TOKENS[starter.name], limits)
         answers.ask("x", COPY, WARM, priority=5)
         job = answers.core.scheduler.waiting[0]
         for _ in range(12):
@@ -106,3 +94,10 @@ def test_types_that_round_by_company_are_refused(gemma3: Path) -> None:
     engine = open_engine("llamacpp-gemma3", gemma3)
     with pytest.raises(LoadFailed, match="Q4_K"):
         engine.load(msgspec.structs.replace(EXACT, spills=True))
+
+
+def test_keys_and_values_that_round_by_company_are_refused(smollm2: Path) -> None:
+    engine = open_engine("llamacpp-smollm2", smollm2)
+    with pytest.raises(LoadFailed, match="q8_0") as caught:
+        engine.load(msgspec.structs.replace(EXACT, kv_type="q8_0"))
+    assert "kv_type" in (caught.value.hint or "")
