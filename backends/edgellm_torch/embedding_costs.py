@@ -41,5 +41,5 @@ def _activations(layer: EncoderLayer, width: int) -> int:
     """Numbers held at once for one token, as costs.py counts them."""
     attention, feed = layer.attention, layer.feed
     mixed = 3 * sum(linear.rows for linear in attention.inputs)
-    fed = 3 * feed.up.rows if isinstance(feed, Dense) else 4 * feed.gate.rows
+    fed = 3 * (feed.up if isinstance(feed, Dense) else feed.gate).rows
     return 2 * (4 * width + max(mixed, fed))
