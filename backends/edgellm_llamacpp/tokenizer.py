@@ -11,7 +11,7 @@ from itertools import repeat
 from pathlib import Path
 
 from edgellm.errors import InvalidRequest
-from edgellm.formats.normal_forms import composed, decomposed
+from edgellm.formats.normal_forms import composed, decomposed, valid
 from edgellm.formats.token_floor import TokenFloor, token_floor
 from edgellm.formats.whole_tokens import WholeTokens
 from edgellm_llamacpp.native import Library, Model
@@ -86,7 +86,7 @@ class LlamaCppTokenizer:
         if self._normalise:
             text = self._normalise(text)
         ids: list[int] = []
-        for part in (self._with_control if special else self._always).cut(_joined(text)):
+        for part in (self._with_control if special else self._always).cut(valid(text)):
             if isinstance(part, int):
                 ids.append(part)
                 continue
@@ -98,7 +98,7 @@ class LlamaCppTokenizer:
         return ids
 
     def fewest(self, text: str) -> int:
-        return self._floor.of(_joined(self._normalise(text) if self._normalise else text)) if self._floor else 0
+        return self._floor.of(valid(self._normalise(text) if self._normalise else text)) if self._floor else 0
 
     def token_text(self, token: int) -> str:
         return self._piece(token, True).decode("utf-8", "replace")
@@ -205,14 +205,6 @@ class LlamaCppTokenizer:
             if count >= 0:
                 return buffer.raw[:count]
             room = -count
-
-
-def _joined(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _plain(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from edgellm.contracts.engine import ModelFile
 from edgellm.errors import BadModelFile
 from edgellm.formats.files import shown
-from edgellm.formats.normal_forms import composed
+from edgellm.formats.normal_forms import composed, valid
 from edgellm.formats.token_floor import LETTERS, TokenFloor, token_floor
 from edgellm.formats.vocabulary import (
     BYTE,
@@ -165,7 +165,7 @@ class TorchTokenizer:
     # -- inside
 
     def _normalised(self, text: str) -> str:
-        text = _valid(text)
+        text = valid(text)
         return composed(text) if self._composes else text
 
     @cached_property
@@ -258,14 +258,6 @@ def _texts(vocabulary: Vocabulary, kinds: list[int]) -> dict[str, int]:
             except UnicodeDecodeError:
                 continue  # text is made of whole characters
     return found
-
-
-def _valid(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _from_letters(raw: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Unicode's normal forms in time that grows with the text.
+"""Unicode's normal forms in time that grows with the text; and text that is none, made so.
 
 `unicodedata` sorts a letter's marks by insertion: 80,000 of them after one letter take it 8 seconds, in which no other
 thread of the process runs. Here long runs of marks are sorted first, which by definition changes no normal form.
@@ -14,6 +14,15 @@ from typing import Final
 
 LONGEST: Final = 32  # marks of one run that are left to `unicodedata`
 _FIRST_MARK: Final = 0x300
+
+
+def valid(text: str) -> str:
+    """Text that has a UTF-8 form: halves of surrogate pairs are joined, single ones replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def composed(text: str) -> str:
