@@ -35,7 +35,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(min_length=1, description="Address the server listens on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="TCP port of the server; 0 takes any free one")] = 11435
-    api_keys: Annotated[tuple[str, ...], Meta(description="Keys that clients must send; none: no key needed")] = ()
+    api_keys: Annotated[
+        tuple[str, ...], Meta(description="Keys that open the daemon, beside those of `edgellm keys`")
+    ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...], Meta(description="Host names clients may use besides localhost and addresses")
     ] = ()
@@ -339,8 +341,10 @@ def _allowed(kind: Any, meta: Meta) -> str:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is tuple:
         return "a list of texts (comma separated in the environment)"
-    if kind in (bool, str):
-        return "true or false" if kind is bool else "a text that is not empty"
+    if kind is bool:
+        return "true or false"
+    if kind is str:
+        return "a text that is not empty" if meta.min_length else "a text"
     noun = "a whole number" if kind is int else "a number"
     if meta.ge is not None and meta.le is not None:
         return f"{noun} from {meta.ge:g} to {meta.le:.10g}"

