@@ -23,8 +23,8 @@ F32_BYTES: Final = 4
 MICRO_BATCH: Final = 512  # tokens computed at once: scratch memory grows with it, speed no more
 BLOCK: Final = 256  # llama.cpp rounds its KV up to this many cells
 
-# On CPUs quantised keys and values cost speed (prompts at 0.7 of f16's with q8_0, at half with q4_0): they are for
-# what would not fit otherwise.
+# Quantised keys and values cost speed where llama.cpp's own attention reads them (prompts at 0.7 of f16's with q8_0, at
+# half with q4_0): there they are for what would not fit otherwise. Ours reads OWN_KV (repacking.py) as fast as f16.
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 # Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model.

@@ -151,7 +151,8 @@ def _show(subject: Subject, plan: Plan, settings: Settings, output: Output) -> N
     output.pairs(rows)
     if placement.kv_type.startswith(_QUANTISED):
         output.note(
-            f"{placement.kv_type} saves memory and costs speed: on CPUs long contexts decode far slower than f16"
+            f"{placement.kv_type} saves memory; where the engine has no kernels of edgellm's for it,"
+            " long contexts decode far slower than with f16"
         )
     if settings.cache_ram_mib:
         output.note(f"up to {settings.cache_ram_mib} MiB more while conversations rest (cache_ram_mib)")
