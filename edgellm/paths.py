@@ -16,8 +16,8 @@ from edgellm.errors import ConfigError
 class Paths(msgspec.Struct, frozen=True):
     """The folders of one installation."""
 
-    data: Path  # models, engines' small files
-    config: Path  # config.toml, the user's models.toml
+    data: Path  # models, conversations, engines' small files
+    config: Path  # config.toml, keys.json, the user's models.toml
     runtime: Path  # daemon.json and its lock
     logs: Path  # daemon and worker logs
 

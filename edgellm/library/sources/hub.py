@@ -1,7 +1,8 @@
 """A model hub, through huggingface-hub: listings, sign-in, addresses, and what its refusals mean.
 
 HF_ENDPOINT names a mirror, HF_TOKEN or `hf auth login` says who asks. The token that a login saved is for
-huggingface.co and is not sent to a mirror; one in HF_TOKEN is, where it is https. The bytes come through transfer/.
+huggingface.co and is not sent to a mirror; one in HF_TOKEN is, where it is https or on this machine. The bytes come
+through transfer/.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ huggingface-hub (`sources/hub.py`).
 
     ranges.py    which bytes are here: a table on disk beside the file
     leases.py    who fetches what: gaps, spans, taking over half of somebody's rest
+    target.py    where the bytes go
     link.py      HTTP: redirects, tokens, ranges, what a response must look like
     faults.py    what went wrong, as an error with the way out, or as trouble that passes
     download.py  the workers, the hash that follows them, and the repair
