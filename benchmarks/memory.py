@@ -1,4 +1,6 @@
-"""Memory as planned against memory as taken: python benchmarks/memory.py MODEL.gguf ... [--engine NAME] [--json]
+"""Memory as planned against memory as taken.
+
+usage: memory.py MODEL.gguf ... [--engine NAME] [--prompt 1200] [--json]
 
 For each context and KV type a worker process loads the model, as the daemon would, and answers once; then its resident
 memory stands beside the plan: shared libraries included, as the plan is for a worker that runs alone. Weights are read,

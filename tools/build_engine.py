@@ -8,9 +8,9 @@ and do without AMX, at a third of the prompt speed. Two flags avoid it.
 On CPUs with AVX512-FP16 llama.cpp takes values 128 at a time and what is left one by one: with heads of 64, as small
 models have, all of them. One flag makes it take 64, in float32: attention over a long text is several times as fast.
 
-And the source is changed in two places (`engine_source.py`): attention that rounds the same for one row as for several,
-and kernels of our own for quantised matrices. With a build that pip made, edgellm notices that it lacks the first, and
-drafts only where nothing can change.
+And the source is changed (`engine_source.py`): attention rounds the same for one row as for several, and on x86 CPUs
+kernels of our own multiply quantised matrices and attend. With a build that pip made, edgellm notices that it lacks the
+first, and drafts only where nothing can change.
 
 pip's own wheel cache knows nothing of flags and changes, so these wheels are kept in a cache of their own.
 """

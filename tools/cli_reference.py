@@ -23,7 +23,7 @@ HEADER = """# The command line
 Data goes to stdout, progress, warnings and errors to stderr. `--json` prints one JSON document on stdout, also for
 an error: `{"error": {"code", "message", "hint"}}`. Colour is used on terminals only, and never with `NO_COLOR`.
 `--debug` anywhere, or `EDGELLM_DEBUG=1`, shows the traceback of an error. `EDGELLM_HOME` puts everything that
-edgellm keeps under one folder.
+edgellm keeps under one folder. `edgellm --install-completion` teaches your shell to complete commands and options.
 """
 
 
