@@ -36,10 +36,13 @@ class Front:
         """Seconds since anybody last wanted something; 0 while an answer is under way."""
         return 0.0 if self.running else time.monotonic() - self._last
 
-    @property
-    def may_leave(self) -> bool:
-        """Whether another daemon may take this one's place: no answer is under way or just over."""
-        return self._replaceable and not self.running and time.monotonic() - self._answered > JUST_S
+    async def may_leave(self) -> bool:
+        """Whether another daemon may take this one's place: no answer is under way, nor asked for in that moment."""
+        if not self._replaceable or self.running:
+            return False
+        answered = self._answered
+        await asyncio.sleep(max(0.0, answered + JUST_S - time.monotonic()))
+        return not self.running and self._answered == answered
 
     def touch(self) -> None:
         """Somebody wanted something."""

@@ -84,7 +84,7 @@ class Native:
         if self._shutdown is None or not self._security.token_known(request.headers):
             raise Unauthorized("stopping the daemon needs its own token", hint="use `edgellm stop`, as its user")
         asked = decode(await read_body(request, self._limits), ShutdownBody)
-        if asked.if_idle and not self._front.may_leave:
+        if asked.if_idle and not await self._front.may_leave():
             raise Refusal(409, "busy", "this daemon is in use", hint=f"answers under way: {self._front.running}")
         self._shutdown()
         return _json({"stopping": True}, 202)
