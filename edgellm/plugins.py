@@ -34,6 +34,17 @@ def engine(name: str) -> EnginePlugin:
     return _load(found[0])
 
 
+def require(name: str) -> None:
+    """Raises EngineUnavailable where there is no engine of that name, or where libraries that it needs are not here.
+
+    Imports none of them where all are here: whether they work, the engine tells when it loads.
+    """
+    if _missing(engine(name)):
+        state = probe(name)
+        if isinstance(state, Unavailable):
+            raise EngineUnavailable(f"{title(name)} is not available: {state.reason}", hint=state.hint)
+
+
 def title(name: str) -> str:
     """What people call the engine of that name."""
     try:

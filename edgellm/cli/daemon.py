@@ -10,6 +10,7 @@ from edgellm.client import DaemonClient
 from edgellm.config import load_settings
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import DaemonError, InvalidRequest, NotFound
+from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
 from edgellm.units import number, seconds, size
 
@@ -57,7 +58,8 @@ def stop(name: str | None, *, everything: bool, json: bool, quiet: bool) -> None
 def serve(flags: Mapping[str, object]) -> None:
     """Run the daemon in this process until it is told to stop. Raises DaemonError when one runs already.
 
-    Raises EngineUnavailable where the settings name an engine that is not there: no model would ever load.
+    Raises EngineUnavailable or NotFound where the settings name an engine that cannot run here, or a draft model that
+    is not in the store: no model would ever load.
     """
     paths = default_paths()
     settings = load_settings(paths, flags).settings
@@ -65,7 +67,9 @@ def serve(flags: Mapping[str, object]) -> None:
     from edgellm.server.daemon import run_daemon, set_up_logging
 
     if settings.engine != plugins.ANY:
-        plugins.engine(settings.engine)
+        plugins.require(settings.engine)
+    if settings.draft:
+        Store(paths).require(settings.draft)
 
     set_up_logging(settings)
     output = Output()

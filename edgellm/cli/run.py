@@ -233,11 +233,11 @@ def _tell_other_settings(client: DaemonClient, settings: Settings, wanted: Wante
 
 
 def _require_engine(name: str) -> None:
-    """Raises EngineUnavailable for one that is not installed."""
+    """Raises EngineUnavailable for one that cannot run here, before a daemon that works makes way for it."""
     from edgellm import plugins  # not above: what few ask for need not cost everyone a hundredth of a second
 
     if name != plugins.ANY:
-        plugins.engine(name)
+        plugins.require(name)
 
 
 def _require_context(asked: int, manifest: Manifest) -> None:

@@ -192,6 +192,22 @@ def test_an_engine_that_fails_when_asked_is_unavailable(monkeypatch: pytest.Monk
     assert "OSError: no such device" in state.reason
 
 
+def test_an_engine_whose_libraries_are_not_here_is_refused_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bare(Named):
+        def probe(self) -> Unavailable:  # type: ignore[override]
+            return Unavailable("steam is not installed", "fetch coal")
+
+    by_name: dict[str, Named] = {"bare": Bare("bare", requires=("no_such_module",)), "whole": Named("whole")}
+    monkeypatch.setattr(plugins, "_load", lambda entry: by_name[entry.name])
+    install(monkeypatch, **dict.fromkeys(by_name, "unused:plugin"))
+    plugins.require("whole")
+    with pytest.raises(EngineUnavailable, match="BARE is not available: steam is not installed") as caught:
+        plugins.require("bare")
+    assert caught.value.hint == "fetch coal"
+    with pytest.raises(EngineUnavailable, match="no engine named other"):
+        plugins.require("other")
+
+
 def test_what_people_call_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plugins.title("llamacpp") == "llama.cpp"
     assert plugins.title("no_such_engine") == "no_such_engine"

@@ -85,6 +85,8 @@ def test_serve_flags_become_settings(home: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["serve", "--port", "70000"]) == 2
     assert main(["serve", "--engine", "steam"]) == 6
     assert "installed engines: llamacpp, torch" in capsys.readouterr().err
+    assert main(["serve", "--draft", "nobody"]) == 3
+    assert "no model named nobody" in capsys.readouterr().err
     assert len(seen) == 1
 
 

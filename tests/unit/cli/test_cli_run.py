@@ -20,6 +20,7 @@ from edgellm.cli import answer, terminal
 from edgellm.cli.main import main
 from edgellm.cli.render import live
 from edgellm.config import load_settings, told
+from edgellm.contracts.engine import Unavailable
 from edgellm.contracts.events import (
     Failed,
     ReasoningDelta,
@@ -259,6 +260,22 @@ def test_an_idle_daemon_in_the_background_makes_way_for_what_is_asked(daemon: Fa
     assert not daemon.started
     assert main(["run", "m", "hi", "--context", "4096"]) == 0
     assert daemon.started[0].context == 4096
+
+
+def test_a_daemon_that_works_does_not_make_way_for_an_engine_that_cannot_run_here(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("m")
+    daemon.replaceable = True
+    daemon.models = [loaded("m:latest", engine="llama.cpp")]
+    monkeypatch.setattr("edgellm.plugins._present", lambda library: library != "torch")
+    monkeypatch.setattr("edgellm.plugins.probe", lambda name: Unavailable("torch is not installed", "install it"))
+    assert main(["run", "m", "hi", "--engine", "torch"]) == EngineUnavailable.exit_code
+    err = capsys.readouterr().err
+    assert "PyTorch is not available: torch is not installed" in err
+    assert "install it" in err
+    assert daemon.running
+    assert not daemon.started
 
 
 def test_settings_that_a_daemon_was_started_with_are_told_where_others_are_set_now(
