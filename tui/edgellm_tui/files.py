@@ -12,6 +12,7 @@ from edgellm.units import MIB
 
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
 _ENDINGS = ".,;:!?)]}'\"…"
+_LOOKS_LIKE_ONE = re.compile(r"[/\\]|\.[A-Za-z][A-Za-z0-9]{0,7}\Z")
 _LARGEST = 4 * MIB  # bytes of one file: more than any context takes
 
 
@@ -29,6 +30,14 @@ def with_files(text: str) -> str:
     return "\n\n".join([text, *blocks])
 
 
+def missing(text: str) -> list[str]:
+    """Names after an `@` that look like a file's where there is none to go along: mistyped, or a folder's. Blocks."""
+    names = [found[1] or _named(found[2]) for found in _MENTION.finditer(text)]
+    return [
+        name for name in names if not _is_file(expanded(name)) and (_LOOKS_LIKE_ONE.search(name) or _is_folder(name))
+    ]
+
+
 def _named(word: str) -> str:
     """The file that a word names: what ends a sentence or a bracket is no part of it, unless there is such a file."""
     bare = word.rstrip(_ENDINGS)
@@ -40,6 +49,13 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name that no system takes
+        return False
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return expanded(name).is_dir() and name != "."
+    except (OSError, ValueError):
         return False
 
 

@@ -25,9 +25,10 @@ from edgellm.contracts.events import (
 )
 from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text
 from edgellm.errors import ContextExceeded, EdgeError
+from edgellm.inert import label
 from edgellm.wishes import Wishes
 from edgellm_tui.bridge import Bridge
-from edgellm_tui.files import with_files
+from edgellm_tui.files import missing, with_files
 from edgellm_tui.history import History
 from edgellm_tui.messages import AnswerBegan, AnswerEnded, AnswerGrew, AnswerMoved, Asked, Failure
 from edgellm_tui.records import Conversation, Figures, State, Turn, dialogue
@@ -61,6 +62,9 @@ class Session:
         at = self.conversation.id if self.conversation else None
         try:
             whole = await asyncio.to_thread(with_files, text)
+            if names := await asyncio.to_thread(missing, text):
+                told = ", ".join(label(name, 60) for name in names)
+                self._post(Failure(f"there is no file {told}", "the question went without it; esc stops the answer"))
             conversation, turn = await asyncio.to_thread(self._history.ask, at, whole, self.model)
         except EdgeError as error:
             self._post(Failure(error.message, error.hint, unasked=text))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from chat_app import answered, ask, chatting, daemon, until
-from edgellm_tui.files import with_files
+from edgellm_tui.files import missing, with_files
 from fake_service import HELLO
 
 from edgellm.contracts.request import Message, Messages
@@ -58,6 +58,23 @@ def test_what_is_no_text_is_refused(here: Path) -> None:
     if hasattr(os, "mkfifo"):
         os.mkfifo(here / "pipe")
         assert with_files("@pipe") == "@pipe"
+
+
+def test_names_of_files_that_are_not_there_are_told(home: Path, here: Path) -> None:
+    (here / "a.md").write_text("one")
+    (here / "folder").mkdir()
+    text = 'In @a.md, @b.md, @c/d @folder and @"e f.txt": ask @nobody, me@g.md, @2.5 or @.'
+    assert missing(text) == ["b.md", "c/d", "folder", "e f.txt"]
+    assert missing("@" + "x/" * 5000 + " @a\0b.md") == ["x/" * 5000, "a\0b.md"]
+
+    async def use() -> None:
+        async with chatting() as (app, pilot):
+            await ask(app, pilot, "see @b.md")
+            await answered(app, pilot)
+            assert any("there is no file b.md" in str(told.message) for told in app._notifications)
+
+    with daemon(HELLO):
+        asyncio.run(use())
 
 
 def test_it_is_sent_and_a_refusal_loses_nothing(home: Path, here: Path) -> None:
