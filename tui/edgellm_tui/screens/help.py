@@ -21,6 +21,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("enter", "send; in an empty prompt, after a failure: try again"),
             ("ctrl+j shift+enter", "new line (shift+enter where the terminal can tell it from enter)"),
             ("@notes.md", 'the text of that file goes along; @"with spaces.txt"'),
+            ("tab", "the rest of a file's name, or of a command"),
             ("up", "in an empty prompt: the last question again"),
             ("esc", "stop the answer, also before it has begun"),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual import events
@@ -13,11 +14,15 @@ from textual.widgets import Label, TextArea
 
 from edgellm import slash
 from edgellm.inert import inert
+from edgellm.units import number
+from edgellm_tui.completing import completed
 from edgellm_tui.messages import EmptySubmitted, Submitted, TooEarly
+
+_CHOICES = 20  # how many ways to go on are shown
 
 
 class PromptArea(TextArea):
-    """Enter sends; ctrl+j and shift+enter begin a new line."""
+    """Enter sends; ctrl+j and shift+enter begin a new line; tab completes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "send", id="prompt.send"),
@@ -63,11 +68,30 @@ class PromptArea(TextArea):
         """Its own keys act in the order in which they are typed. A binding would wait for its turn elsewhere, and enter
         would take more, or less, than what was typed before it.
         """
+        if event.key == "tab":
+            await self._complete(event)
+            return
         for binding in self._bindings.key_to_bindings.get(event.key, ()):
             if binding.action in ("submit", "newline"):
                 event.prevent_default()
                 event.stop()
                 await self.run_action(binding.action)
+
+    async def _complete(self, event: events.Key) -> None:
+        """A command or a file's name that has begun is completed; else tab goes to what follows the prompt."""
+        cursor = self.cursor_location
+        before = self.get_text_range((0, 0), cursor)
+        found = await asyncio.to_thread(completed, before)
+        if found is None:
+            return
+        event.prevent_default()
+        event.stop()
+        if found.text != before:
+            self.move_cursor(self.replace(found.text, (0, 0), cursor).end_location)
+        elif found.choices:
+            shown = found.choices[:_CHOICES]
+            more = len(found.choices) - len(shown)
+            self.notify("  ".join(shown) + (f"  and {number(more)} more" if more else ""), timeout=6, markup=False)
 
     async def _on_paste(self, event: events.Paste) -> None:
         """What comes from elsewhere may hold control sequences."""
