@@ -95,10 +95,16 @@ def convert(
 def list_(
     sort: Annotated[str, typer.Option("--sort", help="name, params, size, context or used.")] = "name",
     partial: Annotated[bool, typer.Option("--partial", help="List pulls that can go on, instead.")] = False,
+    catalogue: Annotated[bool, typer.Option("--catalogue", help="List what can be pulled by name, instead.")] = False,
     json: options.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print names only.")] = False,
 ) -> None:
-    """List the models in the store, or unfinished pulls."""
+    """List the models in the store, unfinished pulls, or the catalogue."""
+    if catalogue:
+        from edgellm.cli.catalogue import list_catalogue
+
+        list_catalogue(json=json, quiet=quiet)
+        return
     if partial:
         from edgellm.cli.partial import list_partial
 

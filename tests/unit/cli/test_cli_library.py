@@ -111,6 +111,29 @@ def test_rm_stops_first_and_is_all_or_nothing(daemon: FakeClient, capsys: Stream
     assert Store(default_paths()).list() == []
 
 
+def test_what_can_be_pulled_is_listed_without_asking_anybody(home: Path, capsys: Streams) -> None:
+    put("smollm2:135m")
+    default_paths().catalogue_overlay.parent.mkdir(parents=True)
+    default_paths().catalogue_overlay.write_text(
+        'schema_version = 1\n[models."mine:1b"]\ntitle = "Mine"\nlicence = "MIT"\ncapabilities = ["code"]\n'
+        'source.kind = "hub"\nsource.repo = "me/mine"\nsource.files = [{ path = "mine.gguf" }]\n'
+    )
+    assert main(["list", "--catalogue"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["NAME", "TITLE"]
+    rows = {line.split()[0]: line for line in lines}
+    assert rows["smollm2:135m"].endswith("here")
+    assert "94 MiB" in rows["smollm2:135m"]
+    assert rows["mine:1b"].split() == ["mine:1b", "Mine", "–", "–", "MIT", "code"]
+    assert list(rows).index("mine:1b") > list(rows).index("gemma3:27b")  # nobody knows its size
+    assert main(["list", "--catalogue", "--quiet"]) == 0
+    assert capsys.readouterr().out.split() == list(rows)
+    assert main(["list", "--catalogue", "--json"]) == 0
+    starter = next(each for each in json.loads(capsys.readouterr().out)["catalogue"] if each["here"])
+    assert (starter["name"], starter["licence"]) == ("smollm2:135m", "Apache-2.0")
+    assert "smollm2:latest" in starter["aliases"] or "smollm2" in starter["aliases"]
+
+
 def test_not_pulled_but_in_the_catalogue(daemon: FakeClient, capsys: Streams) -> None:
     assert main(["run", "smollm2:135m", "hi"]) == 3
     err = capsys.readouterr().err
