@@ -10,7 +10,7 @@ import difflib
 import math
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -319,11 +319,19 @@ def _refused(field: Field, value: object, source: str) -> ConfigError:
     )
 
 
+def meant(name: str, known: Iterable[str]) -> str:
+    """The question whether the nearest of these was meant, for a hint to begin with; empty where none is near."""
+    bare = {
+        each.removeprefix(PREFIX).lower(): each for each in known
+    }  # what all variables share makes none of them near
+    near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), bare, n=1)
+    return f"did you mean {bare[near[0]]}? " if near else ""
+
+
 def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -> ConfigError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return ConfigError(
         f"unknown setting {name} in {where}",
-        hint=hint or f"did you mean {near[0]}? mend or remove it, and `edgellm config` lists all",
+        hint=hint or f"{meant(name, known)}mend or remove it; `edgellm config` lists all",
         param=name,
     )
 

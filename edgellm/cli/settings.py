@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-
 from edgellm.cli.output import Output
-from edgellm.config import Field, Resolved, fields, load_settings, shown
+from edgellm.config import Field, Resolved, fields, load_settings, meant, shown
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths, default_paths
 
@@ -58,8 +56,7 @@ def _show_one(field: Field, resolved: Resolved, output: Output) -> None:
 def _named(name: str, table: dict[str, Field]) -> Field:
     key = name.lower().removeprefix("edgellm_").replace("-", "_")
     if key not in table:
-        near = difflib.get_close_matches(key, table, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"no setting named {name}", hint=f"did you mean {near}? `edgellm config` lists all")
+        raise ConfigError(f"no setting named {name}", hint=f"{meant(key, table)}`edgellm config` lists all")
     return table[key]
 
 

@@ -97,6 +97,12 @@ def test_unknown_variable_names_the_nearest(paths: Paths, variable: str, near: s
     assert f"did you mean {near}?" in (error.hint or "")
 
 
+@pytest.mark.parametrize("name", ["EDGELLM_FOO", "EDGELLM_"])
+def test_where_nothing_is_near_nothing_is_guessed(paths: Paths, name: str) -> None:
+    error = refuse(paths, {}, {name: "1"})
+    assert error.hint == "mend or remove it; `edgellm config` lists all"
+
+
 def test_variables_that_are_not_settings_pass(paths: Paths) -> None:
     environment = {"EDGELLM_HOME": "/x", "EDGELLM_DEBUG": "1", "PATH": "/bin", "EDGE": "1"}
     assert load_settings(paths, {}, environment).settings == Settings()

@@ -113,6 +113,8 @@ def test_one_setting(home: Path, capsys: Streams) -> None:
     assert capsys.readouterr().out == "127.0.0.1\n"
     assert main(["config", "prot"]) == 2
     assert "did you mean port?" in capsys.readouterr().err
+    assert main(["config", "nothing_like_it"]) == 2
+    assert "hint: `edgellm config` lists all" in capsys.readouterr().err
     assert main(["config", "--path"]) == 0
     assert capsys.readouterr().out == f"{default_paths().config_file}\n"
 
