@@ -148,10 +148,13 @@ def death_of(returncode: int) -> str:
         return f"killed by signal {-returncode}"
 
 
-def raise_descriptor_limit(wanted: int) -> None:
-    """Let this process have `wanted` open files, or as many as the system allows; some start with 256."""
+def raise_descriptor_limit(wanted: int) -> int:
+    """Let this process have `wanted` open files, or as many as the system allows; some start with 256.
+
+    Returns how many of them it may have now.
+    """
     if sys.platform == "win32":
-        return
+        return wanted
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -159,6 +162,8 @@ def raise_descriptor_limit(wanted: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)
 
 
 # -- being asked to end ------------------------------------------------------------------------------

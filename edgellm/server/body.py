@@ -21,6 +21,7 @@ _AT = re.compile(r" - at (`key` in )?`\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _UNKNOWN = re.compile(r"contains unknown field `(.+)`", re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_OTHER_FILES = 40  # a daemon with a few models loaded has about 20
 PARSED_AT_ONCE = 1 << 18  # bytes; a few milliseconds
 _SEARCHED = 1 << 20  # bytes of a malformed body that are worth a second look
 
@@ -35,9 +36,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     header_bytes: int = 256 * 1024
     header_count: int = 100
     connections: int = 512  # at once; beyond that idle ones are closed, then new ones refused
+    accepted: int = 64  # taken from the kernel's queue before any of them is counted
     write_s: float = 60.0  # a reader may pause this long
     hold_s: float = 15.0  # a stream's status waits this long for the first word, so that failures get theirs
     ping_s: float = 10.0  # silence after which a stream gets a keep-alive
+
+
+def within(descriptors: int, limits: Limits) -> Limits:
+    """`limits` for a process that may open so many files, of which workers, logs and libraries want some.
+
+    Up to twice `connections` are open (the second half is being refused), and some rounds of `accepted` besides: those
+    that the loop takes before it has told of the first. Without an open file left none could even be refused.
+    """
+    spare = max(0, descriptors - _OTHER_FILES)
+    connections, accepted = max(1, spare // 4), max(1, spare // 16)
+    return msgspec.structs.replace(
+        limits, connections=min(limits.connections, connections), accepted=min(limits.accepted, accepted)
+    )
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

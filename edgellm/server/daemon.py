@@ -57,25 +57,35 @@ def run_daemon(
     signal cut off running answers. To be called on the main thread.
     """
     with _alone(settings, paths, detached):
-        platform.raise_descriptor_limit(DESCRIPTORS)
+        descriptors = platform.raise_descriptor_limit(DESCRIPTORS)
         listening = bind(settings, any_port=detached, keyed=bool(keys.stored(keys.path_of(paths))))
         own = told(settings) if detached else {}  # the others' are what somebody has just decided
         info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32), own)
         with contextlib.closing(listening), _announced(info, paths) as notice:
-            daemon = Daemon(settings, paths, info, notice, detached)
+            daemon = Daemon(settings, paths, info, notice, detached, descriptors)
             asyncio.run(daemon.run(listening, preload=preload, on_ready=on_ready))
 
 
 class Daemon:
     """What runs inside the event loop."""
 
-    def __init__(self, settings: Settings, paths: Paths, info: DaemonInfo, notice: Notice, detached: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        paths: Paths,
+        info: DaemonInfo,
+        notice: Notice,
+        detached: bool,
+        descriptors: int = DESCRIPTORS,
+    ) -> None:
+        """`descriptors`: how many files this process may open."""
         self._settings = settings
         self._paths = paths
         self._info = info
         self._notice = notice
         self._service = Service(settings, paths)
         self._detached = detached
+        self._descriptors = descriptors
         self._ending = asyncio.Event()
         self._forced = asyncio.Event()
         self._signals = 0
@@ -134,11 +144,11 @@ class Daemon:
     def _build(self) -> tuple[WebServer, Front]:
         """On a thread: these imports take a third of a second."""
         from edgellm.server.app import build_app
-        from edgellm.server.body import Limits
+        from edgellm.server.body import Limits, within
         from edgellm.server.security import Security
         from edgellm.server.web import web_server
 
-        limits = Limits()
+        limits = within(self._descriptors, Limits())
         security = Security.of(self._settings, self._info.token, keys.path_of(self._paths))
         app = build_app(self._service, security, limits=limits, shutdown=self._ending.set, replaceable=self._detached)
         front: Front = app.state.front

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -23,6 +26,7 @@ from edgellm.config import Settings
 from edgellm.errors import ConfigError, DaemonError
 from edgellm.paths import Paths
 from edgellm.server.binding import bind, url_of
+from edgellm.server.web import told_now_and_then
 
 FAKE = Path(__file__).parent.parent / "fake_daemon.py"
 CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -36,9 +40,13 @@ def start(home: Path) -> Iterator[Start]:
     """Start a daemon whose answers take `seconds`; all are gone when the test is over."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(seconds: float, *arguments: str, detached: bool = True, **settings: object) -> subprocess.Popen[str]:
+    def start(
+        seconds: float, *arguments: str, detached: bool = True, files: int | None = None, **settings: object
+    ) -> subprocess.Popen[str]:
         argv = [sys.executable, str(FAKE), str(seconds), "--settings", json.dumps({"port": 0} | settings)]
         argv += ["--detached"] if detached else []
+        if files is not None:
+            argv = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *argv]
         process = subprocess.Popen([*argv, *arguments], stderr=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -258,3 +266,38 @@ def test_addresses_that_are_not_here() -> None:
 def test_urls_are_for_this_machine() -> None:
     with bind(Settings(host="0.0.0.0", port=0, api_keys=("k",)), any_port=False) as listening:
         assert url_of(listening) == f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_more_connections_than_there_may_be_open_files_are_told_so_at_once(paths: Paths, start: Start) -> None:
+    process = start(0, files=64)
+    info = announced(paths, process)
+    health = info.url + "/health"
+    with contextlib.ExitStack() as opened:
+        for _ in range(200):  # who connect and say nothing
+            opened.enter_context(socket.create_connection(("127.0.0.1", int(info.url.rpartition(":")[2])), timeout=5))
+        began = time.monotonic()
+        try:
+            assert httpx2.get(health, trust_env=False, timeout=5).status_code == 503
+        except httpx2.TransportError:  # closed, as those are that come when even the refused ones are many
+            pass
+        assert time.monotonic() - began < 3
+    time.sleep(0.5)
+    assert httpx2.get(health, trust_env=False, timeout=5).status_code == 200
+    process.terminate()
+    assert len(process.communicate(timeout=20)[1]) < 1000
+
+
+def test_a_loop_that_can_accept_nobody_says_so_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    full = {
+        "message": "socket.accept() out of system resource",
+        "exception": OSError(errno.EMFILE, "full"),
+        "socket": 1,
+    }
+    handle = told_now_and_then()
+    loop = asyncio.new_event_loop()
+    with contextlib.closing(loop):
+        for _ in range(1000):
+            handle(loop, full)
+        assert [record.exc_info for record in caplog.records] == [None]
+        handle(loop, {"message": "another", "exception": ValueError("x")})
+    assert len(caplog.records) == 2
