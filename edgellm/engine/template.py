@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 SOURCE_LIMIT = 1 << 20  # characters
 RENDER_S = 1.0  # CPU seconds
 COMPILE_S = 2.0
+_PLAIN_SHARE = 0.1  # of them, in which a plain conversation has to be done
 _ROOM = 1 << 20  # characters a template may add to twice the conversation
+_MARKUP = 256  # and for each turn
+_LONG = 1 << 16  # characters, with that for each turn: at a shorter conversation a template has no cause to be stopped
 _ALLOWANCE = 256 << 20  # bytes a template may make in all, and as many times the conversation's characters
 _PER_CHARACTER = 128
 _REASON_LIMIT = 500  # characters of a template's own message
@@ -43,6 +46,10 @@ _LEADING = (Message("system", _PROBE), *_PLAIN)
 _LATER = (*_PLAIN, Message("assistant", "b"), Message("system", _PROBE), Message("user", "c"))
 _TOOL = (*_PLAIN, Message("assistant", "b"), Message("tool", _PROBE))
 _NO_OPTIONS: TemplateOptions = {}
+
+
+class _TooMuch(InvalidRequest):
+    """This conversation is what a template was stopped at; no other form of it is tried."""
 
 
 class ChatTemplate:
@@ -75,6 +82,8 @@ class ChatTemplate:
         turns = self._with_roles_it_takes(messages)
         try:
             return self._run(turns, add_generation_prompt, options)
+        except _TooMuch:
+            raise
         except InvalidRequest as first:
             folded = tuple(map(_with_a_word, _fold(turns)))
             if folded == tuple(turns):
@@ -94,6 +103,8 @@ class ChatTemplate:
         mark = spare_character([self.source, *(part for m in messages for part in (m.content, m.name or ""))])
         try:
             text = self.render((*before, Message(last.role, mark, last.name)), False, options)
+        except _TooMuch:
+            raise
         except InvalidRequest:
             text = ""
         if text.count(mark) == 1:
@@ -131,13 +142,30 @@ class ChatTemplate:
         except EdgeError:
             return False
 
-    def _run(self, messages: Sequence[Message], add_generation_prompt: bool, options: TemplateOptions) -> str:
-        from edgellm.engine.template_limits import Meter, TemplateLimit, TemplateRefusal
+    @cached_property
+    def _renders_a_plain_one(self) -> bool:
+        try:
+            self._run(_PLAIN, True, _NO_OPTIONS, _PLAIN_SHARE * RENDER_S)
+        except BadModelFile:
+            return False
+        except InvalidRequest:
+            pass
+        return True
+
+    def _run(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        options: TemplateOptions,
+        seconds: float | None = None,
+    ) -> str:
+        from edgellm.engine.template_limits import Meter, TemplateRefusal
 
         turns = [_plain(message) for message in messages]
         size = sum(len(message.content) for message in messages)
         with self._lock:
-            meter = Meter(2 * size + _ROOM, _ALLOWANCE + _PER_CHARACTER * size, RENDER_S)
+            most = 2 * size + _ROOM + _MARKUP * len(messages)
+            meter = Meter(most, _ALLOWANCE + _PER_CHARACTER * size, seconds or RENDER_S)
             self._sandbox.meter = meter
             try:
                 meter.weight(turns)
@@ -147,8 +175,6 @@ class ChatTemplate:
                 return meter.joined(self._compiled.root_render_func(context))
             except TemplateRefusal as refusal:
                 raise _refused(f"the model's chat template refuses this conversation: {_line(refusal)}") from refusal
-            except TemplateLimit as limit:
-                raise _bad(f"was stopped: {limit}") from limit
             except Exception as error:  # a template can fail in any way
                 failure: Exception = error
             finally:
@@ -156,18 +182,21 @@ class ChatTemplate:
         raise self._failed(failure, messages) from failure
 
     def _failed(self, error: Exception, messages: Sequence[Message]) -> EdgeError:
-        """Whose fault: the conversation's when the template can render a plain one."""
+        """Whose fault: the conversation's when the template can render a plain one; of a limit, if it is long too."""
+        from edgellm.engine.template_limits import TemplateLimit
+
+        stopped = isinstance(error, TemplateLimit)
         where = _line_of(error.__traceback__, self._compiled)
-        reason = f"fails{where}: {_line(error) or type(error).__name__}"
-        if tuple(messages) != _PLAIN:
-            try:
-                self._run(_PLAIN, True, _NO_OPTIONS)
-            except BadModelFile:
-                return _bad(reason)
-            except InvalidRequest:
-                pass
-            return _refused(f"the model's chat template cannot render this conversation; it {reason}")
-        return _bad(reason)
+        reason = f"was stopped: {error}" if stopped else f"fails{where}: {_line(error) or type(error).__name__}"
+        long = sum(len(message.content) + _MARKUP for message in messages) > _LONG
+        if tuple(messages) == _PLAIN or (stopped and not long) or not self._renders_a_plain_one:
+            return _bad(reason)
+        message = f"the model's chat template cannot render this conversation; it {reason}"
+        if stopped:
+            return _TooMuch(
+                message, hint="send a shorter one; if that fails, too, the fault is in the model file", param="messages"
+            )
+        return _refused(message)
 
     def _compile(self, now: Callable[[], datetime]) -> tuple[Sandbox, jinja2.Template]:
         from jinja2 import TemplateSyntaxError

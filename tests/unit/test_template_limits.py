@@ -12,7 +12,7 @@ import pytest
 from edgellm.contracts.request import Message
 from edgellm.engine import template as module
 from edgellm.engine.template import ChatTemplate
-from edgellm.errors import BadModelFile, EdgeError
+from edgellm.errors import BadModelFile, EdgeError, InvalidRequest
 
 TURNS = [Message("user", "Hi")]
 
@@ -247,3 +247,21 @@ def test_a_large_conversation_has_room() -> None:
     turns = [Message("user", "word " * 1000) for _ in range(400)]
     source = "{% for m in messages %}{{ m.content | trim | replace('w', 'w') }}\n{% endfor %}"
     assert len(ChatTemplate(source, "", "").render(turns)) == 400 * 5000
+
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+
+
+def test_many_short_turns_are_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [Message("user", "a")] * 60_000
+    template = ChatTemplate(CHATML, "<s>", "</s>")
+    monkeypatch.setattr(module, "RENDER_S", 30.0)
+    assert template.render(turns).count("<|im_start|>") == 60_000
+    monkeypatch.setattr(module, "RENDER_S", 0.01)
+    monkeypatch.setattr(module, "_PLAIN_SHARE", 1000)
+    with pytest.raises(InvalidRequest, match="cannot render this conversation; it was stopped: it ran") as caught:
+        template.render([*turns, Message("assistant", "")])
+    assert (caught.value.param, caught.value.info.code) == ("messages", "invalid_request")
+    assert "shorter" in (caught.value.hint or "")
+    with pytest.raises(InvalidRequest, match="it was stopped"):
+        template.render_open([*turns, Message("assistant", "b")])
