@@ -78,12 +78,12 @@ def default_paths() -> Paths:
             raise ConfigError(
                 f"EDGELLM_HOME names {root}, which is a file", hint="name a folder; it is made if missing"
             )
-        return Paths(root, root / "config", root / "run", root / "logs")
+        return _named(Paths(root, root / "config", root / "run", root / "logs"))
     import platformdirs
 
     dirs = platformdirs.PlatformDirs("edgellm", appauthor=False)
     try:
-        return Paths(
+        paths = Paths(
             Path(dirs.user_data_dir),
             Path(dirs.user_config_dir),
             # Not the platform's runtime directory: it may be absent (containers, ssh) and is wiped at logout.
@@ -92,3 +92,17 @@ def default_paths() -> Paths:
         )
     except RuntimeError as error:  # a user that the system does not know, without HOME: in containers
         raise ConfigError("this user has no home folder", hint="set EDGELLM_HOME to a folder") from error
+    return _named(paths)
+
+
+def _named(paths: Paths) -> Paths:
+    """These, if their names are text: engines, and the processes they run in, take no other."""
+    for folder in (paths.data, paths.config, paths.runtime, paths.logs):
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError as error:
+            shown = os.fsencode(folder).decode(errors="replace")
+            raise ConfigError(
+                f"the name of the folder {shown} is not UTF-8", hint="set EDGELLM_HOME to a folder whose name is"
+            ) from error
+    return paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -32,7 +33,12 @@ def report(error: BaseException, *, debug: bool, json: bool) -> int:
         _abandon_stdout()
         return PIPE_CLOSED
     told = _translated(error)
-    output.error(told)
+    try:
+        output.error(told)
+    except OSError:  # stdout is what cannot be written, or even stderr
+        _abandon_stdout()
+        with contextlib.suppress(OSError):
+            Output().error(told)
     return told.exit_code
 
 

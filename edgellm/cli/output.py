@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from edgellm.cli.terminal import encodes, has_colour, is_terminal, width
 from edgellm.errors import EdgeError
@@ -42,10 +42,14 @@ class Output:
         sys.stdout.write(inert(text) + "\n")
 
     def document(self, value: object) -> None:
-        """The command's whole result as one JSON document on stdout."""
+        """The command's whole result as one JSON document on stdout; of a name that is no text, as much as is one."""
         import msgspec
 
-        encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+        try:
+            encoded = msgspec.json.encode(value)
+        except UnicodeEncodeError:  # file names are bytes, and those that are no UTF-8 have no place in JSON
+            encoded = msgspec.json.encode(_valid(msgspec.to_builtins(value)))
+        encoded = msgspec.json.format(encoded, indent=2)
         sys.stdout.write(encoded.decode("utf-8", errors="replace") + "\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -113,6 +117,16 @@ class Output:
         sys.stdout.flush()  # so that the two streams keep their order on one terminal
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+
+def _valid(value: Any) -> Any:
+    from edgellm.formats.normal_forms import valid
+
+    if isinstance(value, str):
+        return valid(value)
+    if isinstance(value, dict):
+        return {_valid(key): _valid(item) for key, item in value.items()}
+    return [_valid(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class Bar:

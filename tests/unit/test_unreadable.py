@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import platformdirs
@@ -84,6 +86,18 @@ def test_settings_and_catalogue_name_their_file(text: str, paths: Paths) -> None
 def test_a_home_that_is_a_file_is_said_at_once(home: Path) -> None:
     home.write_text("not a folder")
     with pytest.raises(ConfigError, match=r"EDGELLM_HOME names .*, which is a file"):
+        default_paths()
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names that are any bytes")
+@pytest.mark.parametrize("variable", ["EDGELLM_HOME", "HOME"])
+def test_a_home_whose_name_is_no_text_is_refused(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("XDG_")] + ["EDGELLM_HOME"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, f"{tmp_path}/a\udcff")
+    with pytest.raises(ConfigError, match=r"a\uFFFD.* is not UTF-8"):
         default_paths()
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +21,7 @@ import edgellm.cli.pull
 import edgellm.cli.run
 from edgellm.cli import terminal
 from edgellm.cli.parse import duration
-from edgellm.errors import InvalidRequest
+from edgellm.errors import DiskFull, InvalidRequest, NotFound
 
 
 def test_colour_only_on_a_willing_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,3 +84,20 @@ def test_long_lines_are_broken_at_spaces_on_a_terminal_and_left_alone_in_a_pipe(
     assert lines.count(path) == 2, "whole, to be copied"
     told = f"error: {error.message} hint: {error.hint} warning: {error.message}"
     assert " ".join(lines).split() == told.split(), "nothing is lost"
+
+
+def test_a_document_holds_what_is_text_of_a_name_that_is_none(capsys: Streams) -> None:
+    edgellm.cli.output.Output(json=True).document({"file\udcff": ["/a\udcff.gguf", 1]})
+    assert json.loads(capsys.readouterr().out) == {"file\ufffd": ["/a\ufffd.gguf", 1]}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("option", [["--json"], []])
+def test_an_output_that_cannot_be_written_is_told_in_words(home: Path, option: list[str]) -> None:
+    command = [sys.executable, "-m", "edgellm.cli.main"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*command, "config", *option], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == DiskFull("").exit_code
+        assert done.stderr.startswith("error: the disk is full\nhint: ")
+        mute = subprocess.run([*command, "show", "no-model", *option], stdout=full, stderr=full, timeout=60)
+        assert mute.returncode == NotFound("").exit_code
