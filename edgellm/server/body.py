@@ -104,7 +104,8 @@ def decode(body: bytes, kind: type[T]) -> T:
         if (blamed := _blamed(body)) is not None:
             path, complaint = blamed[0].encode(errors="replace").decode(), blamed[1]
             raise InvalidRequest(f"{path or 'the body'} {complaint}", param=path or None) from error
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+        what = f"not valid JSON: {error}" if body.strip() else "empty"
+        raise InvalidRequest(f"the body is {what}") from error
 
 
 def _decode_with_whole_floats(body: bytes, kind: type[T]) -> T:
@@ -192,6 +193,8 @@ def _blamed(body: bytes) -> tuple[str, str] | None:
         if isinstance(value, str) and _SURROGATE.search(value):
             return path[:200], "has half a surrogate pair, which is no character"
         if isinstance(value, dict):
+            if any(map(_SURROGATE.search, value)):
+                return path[:200], "has a name in it with half a surrogate pair, which is no character"
             todo.extend((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
         elif isinstance(value, list):
             todo.extend((f"{path}[{index}]", item) for index, item in enumerate(value))

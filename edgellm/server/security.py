@@ -213,10 +213,14 @@ class Guard:
         if scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
             return None
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "application/json":
+        packed = headers.get("content-encoding", "").strip().lower() not in ("", "identity")
+        if kind == "application/json" and not packed:
             return None
         hint = "send the header content-type: application/json; curl does with --json in place of -d"
         error = ErrorInfo("unsupported_media_type", "a request's body must be declared as JSON", hint)
+        if packed:
+            hint = "send it as it is, without content-encoding"
+            error = ErrorInfo("unsupported_media_type", "a request's body must not be compressed", hint)
         return error_response(error, scope["path"], 415)
 
 

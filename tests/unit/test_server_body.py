@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from edgellm.errors import InvalidRequest
-from edgellm.server.body import PARSED_AT_ONCE, Limits, parsed
+from edgellm.server.body import PARSED_AT_ONCE, Limits, decode, parsed
 
 
 async def thread_that_parses(size: int) -> threading.Thread:
@@ -41,3 +41,18 @@ def test_what_is_wrong_with_a_large_body_is_told() -> None:
 
     with pytest.raises(InvalidRequest, match="wrong"):
         asyncio.run(refuse())
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "the body is empty"),
+        (b" \n", "the body is empty"),
+        (b'{"\\ud800": 1}', "the body has a name in it with half a surrogate pair, which is no character"),
+        (b'{"a": [{"b\\udc00": 1}]}', r"a\[0\] has a name in it with half a surrogate pair, which is no character"),
+        (b'{"a": ', "the body is not valid JSON: "),
+    ],
+)
+def test_what_is_no_json_is_told_as_it_is(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{message}"):
+        decode(body, dict[str, object])

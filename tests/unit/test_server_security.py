@@ -198,6 +198,14 @@ def test_case_03_only_json_is_a_request(server: Server, kind: str) -> None:
     assert requests_of(server) == before
 
 
+def test_a_compressed_body_is_refused_by_that_name(server: Server) -> None:
+    url = server.url + "/v1/chat/completions"
+    for encoding, status in (("gzip", 415), ("identity", 200)):
+        response = httpx2.post(url, json=CHAT, headers={"content-encoding": encoding}, trust_env=False)
+        assert response.status_code == status
+        assert status == 200 or "must not be compressed" in response.json()["error"]["message"]
+
+
 def test_json_with_a_charset_is_json(server: Server) -> None:
     response = chat(server, {"content-type": "application/json; charset=utf-8"}, json=None, content=json.dumps(CHAT))
     assert response.status_code == 200
