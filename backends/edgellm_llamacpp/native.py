@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edgellm.contracts.engine import ModelFile, Placement
-from edgellm.errors import LoadFailed
+from edgellm.errors import InsufficientMemory, LoadFailed
 from edgellm.formats.gguf_types import TENSOR_TYPES
 from edgellm_llamacpp.amx import forbid_amx, has_amx, sound
 from edgellm_llamacpp.costs import MICRO_BATCH
@@ -30,6 +30,7 @@ DRAFT_OUTPUTS = 32  # of all rows of a step
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # enum ggml_log_level; the binding's own table still has the old order
 _TYPE_NUMBERS = {kind.name.lower(): number for number, kind in TENSOR_TYPES.items()}  # enum ggml_type
+_NO_MEMORY = ("bad_alloc", "unable to allocate", "failed to allocate", "Cannot allocate memory")
 _GENERIC = ("failed to load model", "failed to initialize", "failed to create context")
 
 
@@ -53,6 +54,10 @@ class NativeLog:
         errors = [line for level, line in self._lines if level >= _ERROR]
         telling = [line for line in errors if not any(phrase in line for phrase in _GENERIC)]
         return _without_function((telling or errors)[-1]) if errors else None
+
+    def short_of_memory(self) -> bool:
+        """Whether an error among the recent lines is that memory could not be had."""
+        return any(level >= _ERROR and phrase in line for level, line in self._lines for phrase in _NO_MEMORY)
 
     def _write(self, level: int, text: bytes | None, _data: object) -> None:
         if level == _CONTINUED:
@@ -267,6 +272,11 @@ def _open(lib: Library, paths: Sequence[Path], params: Any) -> Model:
         pointer = lib.api.llama_model_load_from_file(names[0], params)
     else:
         pointer = lib.api.llama_model_load_from_splits((ctypes.c_char_p * len(names))(*names), len(names), params)
+    if not pointer and lib.log.short_of_memory():  # the limit of a process too, of which no plan knows
+        raise InsufficientMemory(
+            f"there was no memory left to load {paths[0].name}",
+            hint="close other programs, or raise the limit that the daemon runs under",
+        )
     if not pointer:
         raise LoadFailed(
             f"llama.cpp cannot load {paths[0].name}: {lib.log.problem() or 'it does not say why'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -13,6 +14,9 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from edgellm.errors import BadModelFile
+
+_LOOK = "check the path and its permissions"
+_SCARCE = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 class OpenFile(NamedTuple):
@@ -42,7 +46,9 @@ def opened(path: Path, suffix: str) -> Iterator[OpenFile]:
             yield OpenFile(file, state.st_size)
     except (OSError, ValueError) as error:  # ValueError: a path no system takes, a file that shrinks meanwhile
         reason = getattr(error, "strerror", None) or error
-        raise BadModelFile(f"{path}: {reason}", hint="check the path and its permissions") from error
+        scarce = isinstance(error, OSError) and error.errno in _SCARCE
+        hint = "close other programs, or raise the limits that this one runs under" if scarce else _LOOK
+        raise BadModelFile(f"{path}: {reason}", hint=hint) from error
 
 
 @contextlib.contextmanager

@@ -113,7 +113,8 @@ class Store:
         return self.blob_path(file.digest)
 
     def header(self, manifest: Manifest) -> ModelFile:
-        """What the model's file says of itself. Raises LibraryError where it is gone, BadModelFile where damaged."""
+        """What the model's file says of itself. Raises LibraryError where it is gone or unreadable, BadModelFile where
+        damaged."""
         from edgellm.formats.gguf import read_model
 
         path = self.model_path(manifest)
@@ -121,6 +122,9 @@ class Store:
             return read_model(path)
         except BadModelFile as error:
             why = error.message.removeprefix(f"{path}: ")
+            if isinstance(error.__cause__, OSError):  # the system's, which says nothing of what is in the file
+                told = f"the file of {manifest.full_name} cannot be read ({path}: {why})"
+                raise LibraryError(told, hint=error.hint) from error
             raise BadModelFile(
                 f"the file of {manifest.full_name} is damaged ({path}: {why})", hint=self._mending(manifest)
             ) from error

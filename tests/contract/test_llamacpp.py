@@ -24,7 +24,7 @@ from contract.engines import PLACEMENT, TINY
 from edgellm_llamacpp import amx
 from edgellm_llamacpp.amx import forbid_amx, has_amx, without_amx
 from edgellm_llamacpp.mapping import forget
-from edgellm_llamacpp.native import library, open_context, open_model
+from edgellm_llamacpp.native import _open, library, open_context, open_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import own_kernels, repacked
 from edgellm_llamacpp.runner import LlamaCppRunner
@@ -32,7 +32,7 @@ from gguf import GGUFWriter
 
 from edgellm.contracts.engine import Available, ModelFile, Placement, TensorInfo, Unavailable
 from edgellm.contracts.runner import Row
-from edgellm.errors import GenerationFailed, LoadFailed
+from edgellm.errors import EdgeError, GenerationFailed, InsufficientMemory, LoadFailed
 from edgellm.formats.gguf import read_model
 
 
@@ -391,3 +391,25 @@ def offered() -> list[int]:
     while kinds and kinds[len(found)]:
         found.append(kinds[len(found)])
     return found
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b"llama_model_load: error loading model: std::bad_alloc", InsufficientMemory),
+        (b"llama_model_load: error loading model: unable to allocate CPU buffer", InsufficientMemory),
+        (b"llama_model_load: error loading model: bad magic", LoadFailed),
+    ],
+)
+def test_a_process_without_memory_blames_no_file(
+    line: bytes, kind: type[EdgeError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lib = library()
+
+    def fail(*_: object) -> None:
+        lib.log._write(4, line, None)
+
+    monkeypatch.setattr(lib, "api", SimpleNamespace(llama_model_load_from_file=fail))
+    with pytest.raises(kind, match=r"a\.gguf"):
+        _open(lib, [Path("a.gguf")], None)
+    lib.log.clear()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import mmap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -209,6 +211,21 @@ def test_a_missing_or_short_blob_is_reported(store: Store, paths: Paths) -> None
         store.model_path(made)
     put(store, paths, "a")
     assert store.model_path(made).read_bytes() == tiny()
+
+
+def test_a_file_that_the_system_does_not_give_is_not_called_damaged(
+    store: Store, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = put(store, paths, "a")
+    for number, hint in ((errno.ENOMEM, "limits"), (errno.EMFILE, "limits"), (errno.EACCES, "permissions")):
+
+        def refuse(*_: object, number: int = number, **__: object) -> None:
+            raise OSError(number, "not now")
+
+        monkeypatch.setattr(mmap, "mmap", refuse)
+        with pytest.raises(LibraryError, match=r"the file of a:latest cannot be read \(.*: not now\)") as caught:
+            store.header(made)
+        assert hint in (caught.value.hint or "")
 
 
 def test_a_file_that_was_overwritten_is_named_with_all_that_keeps_it(store: Store, paths: Paths) -> None:
