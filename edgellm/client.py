@@ -161,7 +161,8 @@ class DaemonClient:
         while time.monotonic() < deadline:
             if (client := cls._open(read_info(paths), False, START_S)) is not None:
                 return client
-            if not platform.pid_alive(pid) and read_info(paths) is None:
+            gone = not platform.pid_alive(pid)
+            if gone and ((info := read_info(paths)) is None or info.pid == pid):  # killed, it leaves its file behind
                 raise DaemonError(f"the daemon did not start{_tail(log, written)}", hint=_where_to_look(log))
             time.sleep(_POLL_S)
         raise DaemonError(

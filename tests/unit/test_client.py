@@ -277,6 +277,27 @@ def test_a_crash_at_the_start_shows_no_traceback(paths: Paths, monkeypatch: pyte
     assert caught.value.message == ("the daemon did not start:\nModuleNotFoundError: No module named 'no_such_module'")
 
 
+def test_a_daemon_that_is_killed_while_it_starts_is_not_waited_for(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """if True:
+        import os, sys, edgellm.client as client
+        from pathlib import Path
+        from edgellm.platform import make_private_folder, write_private
+        import msgspec
+        path = Path(sys.argv[1])
+        make_private_folder(path.parent)
+        info = client.DaemonInfo("http://127.0.0.1:9", os.getpid(), "0", "token", {})
+        write_private(path, msgspec.json.encode(info))
+        os.abort()
+    """
+    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [sys.executable, "-c", source, str(info_path(paths))])
+    began = time.monotonic()
+    with pytest.raises(DaemonError, match="the daemon did not start"):
+        DaemonClient.connect_or_start(paths, Settings())
+    assert time.monotonic() - began < client.START_S / 2
+
+
 def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDGELLM_THREADS", raising=False)
     argv = client._daemon_argv(paths, Settings(threads=3, api_keys=("secret",)), "smollm2")
