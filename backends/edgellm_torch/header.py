@@ -37,7 +37,7 @@ class Header:
         if value is None and default is not None:
             return default
         if type(value) is not int or not 0 <= value <= _LARGEST:
-            self._bad(key, value, "a whole number")
+            self._bad(key, value, f"a whole number up to {_LARGEST:,}")
         return int(value)
 
     def size(self, key: str, default: int | None = None, layer: int | None = None) -> int:

@@ -142,7 +142,7 @@ class KeyRing:
             self._stored = tuple(bytes.fromhex(key.sha256) for key in stored(self._path))
             self._broken = False
         except ConfigError as error:
-            logger.error("%s; until then no key of it opens anything", error.message)
+            logger.error("%s: no key of it opens anything; %s", error.message, error.hint)
             self._stored, self._broken = (), True
 
 

@@ -87,6 +87,7 @@ def test_a_damaged_file_opens_nothing_and_leaves_nothing_open(
     assert now.hashes() == ()
     assert now.required()
     assert "damaged" in caplog.text
+    assert "make the keys anew" in caplog.text
     with pytest.raises(ConfigError, match="damaged"):
         keys.add(paths, "b")
     assert keys.path_of(paths).read_bytes() == content
