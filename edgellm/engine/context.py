@@ -17,9 +17,10 @@ class Context(msgspec.Struct, frozen=True):
     def exceeded(self, prompt: int, *, at_least: bool = False) -> ContextExceeded:
         """By a prompt of so many tokens."""
         told = f"at least {prompt:,}" if at_least else f"{prompt:,}"
-        return ContextExceeded(
-            f"the prompt has {told} tokens; {self.model} takes {self.tokens:,}", hint=self._way_out(), param="messages"
-        )
+        takes = f"{self.model} takes {self.tokens:,}"
+        if not at_least and prompt == self.tokens:
+            takes += ", and an answer needs one of them"
+        return ContextExceeded(f"the prompt has {told} tokens; {takes}", hint=self._way_out(), param="messages")
 
     def _way_out(self) -> str:
         """A longer context only where the model was trained for that."""

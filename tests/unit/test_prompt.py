@@ -388,3 +388,12 @@ def test_what_cannot_fit_is_refused_before_it_is_tokenised() -> None:
     first = spy.token_text(256)
     assert encoder.encode(Text(first * 200_000 + "x")).tokens == [256, ord("x")]  # of several BOS one is kept
     assert encoder.encode(Text("x" * 200_000), fit=100).dropped  # may be cut
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_told_so() -> None:
+    context = Context("tiny", 1024)
+    assert (
+        context.exceeded(1024).message
+        == "the prompt has 1,024 tokens; tiny takes 1,024, and an answer needs one of them"
+    )
+    assert context.exceeded(1025).message == "the prompt has 1,025 tokens; tiny takes 1,024"
