@@ -91,7 +91,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     exact: Annotated[
         bool, Meta(description="The same text for the same request, alone or in company, cached or not")
     ] = False
-    threads: Annotated[int, Meta(ge=0, le=1024, description="CPU threads; 0: the usable physical cores")] = 0
+    threads: Annotated[
+        int,
+        Meta(ge=0, le=1024, description="CPU threads, at most the machine's CPUs; 0: the usable physical cores"),
+    ] = 0
     mmap: Annotated[bool, Meta(description="Map model files into memory instead of reading them")] = True
     mlock: Annotated[bool, Meta(description="Pin the model in memory, so that it is never swapped out")] = False
     spill: Annotated[
@@ -303,6 +306,8 @@ def _checked(field: Field, value: object, source: str) -> object:
         checked: object = msgspec.convert(value, field.hint)
     except msgspec.ValidationError as error:
         raise _refused(field, value, source) from error
+    if field.name == "threads" and isinstance(checked, int) and checked > _cpus():
+        raise _refused(field, value, source)  # engines start them all at once, and crash where the system will not
     blank = isinstance(checked, tuple) and not all(item.strip() for item in checked)
     if blank or (isinstance(checked, float) and not math.isfinite(checked)):
         raise _refused(field, value, source)
@@ -314,9 +319,20 @@ def _refused(field: Field, value: object, source: str) -> ConfigError:
     where = "the command line" if source == "flag" else source
     return ConfigError(
         f"{field.name} {told}, from {where}, is not allowed",
-        hint=f"{field.name} takes {field.allowed}",
+        hint=f"{field.name} takes {_taken(field)}",
         param=field.name,
     )
+
+
+def _taken(field: Field) -> str:
+    """What a setting takes on this machine."""
+    if field.name != "threads":
+        return field.allowed
+    return f"a whole number from 0 to {_cpus()}, the CPUs of this machine; 0 lets edgellm choose"
+
+
+def _cpus() -> int:
+    return os.cpu_count() or 1
 
 
 def meant(name: str, known: Iterable[str]) -> str:

@@ -271,7 +271,10 @@ def serve(
     context: options.Context = None,
     engine: options.Engine = None,
     parallel: Annotated[int | None, typer.Option("--parallel", help="Conversations computed at once.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads; 0: the usable physical cores.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", help="CPU threads, at most the machine's CPUs; 0: the usable physical cores."),
+    ] = None,
     draft: Annotated[
         str | None, typer.Option("--draft", metavar="NAME", help="A smaller model that guesses for the one in use.")
     ] = None,

@@ -36,7 +36,8 @@ def test_defaults_are_themselves_allowed(paths: Paths) -> None:
     assert all(field.meaning and field.allowed for field in fields().values())
 
 
-def test_precedence_and_sources(paths: Paths) -> None:
+def test_precedence_and_sources(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     write(paths, "port = 1\nthreads = 1\ncontext = 1\n")
     environment = {"EDGELLM_THREADS": "2", "EDGELLM_CONTEXT": "2"}
     resolved = load_settings(paths, {"context": 3, "top_k": None}, environment)
@@ -110,6 +111,23 @@ def test_variables_that_are_not_settings_pass(paths: Paths) -> None:
 
 def test_unknown_flag(paths: Paths) -> None:
     assert "prot" in refuse(paths, {"prot": 1}, {}).message
+
+
+@pytest.mark.parametrize("asked", [3, 1000, 5000])
+def test_more_threads_than_the_machine_has_cpus_are_refused_from_anywhere(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, asked: int
+) -> None:
+    """Engines start all of them at once, and where the system refuses one the worker is gone."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    allowed = "threads takes a whole number from 0 to 2, the CPUs of this machine; 0 lets edgellm choose"
+    assert load_settings(paths, {"threads": 2}, {}).settings.threads == 2
+    for error in (
+        refuse(paths, {"threads": asked}, {}),
+        refuse(paths, {}, {"EDGELLM_THREADS": str(asked)}),
+    ):
+        assert error.hint == allowed
+    write(paths, f"threads = {asked}\n")
+    assert refuse(paths, {}, {}).hint == allowed
 
 
 @pytest.mark.parametrize(
