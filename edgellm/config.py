@@ -22,6 +22,7 @@ from edgellm.contracts.ranges import MOST
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
 from edgellm.presets import PresetName
+from edgellm.units import bounds
 
 PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
@@ -370,11 +371,7 @@ def _allowed(kind: Any, meta: Meta) -> str:
     if kind is str:
         return "a text that is not empty" if meta.min_length else "a text"
     noun = "a whole number" if kind is int else "a number"
-    if meta.ge is not None and meta.le is not None:
-        return f"{noun} from {meta.ge:g} to {meta.le:.10g}"
-    bounds = (("above", meta.gt), ("at least", meta.ge), ("at most", meta.le))
-    told = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
-    return f"{noun} {told}".rstrip()
+    return bounds(noun, meta.ge, meta.gt, meta.le)
 
 
 def _quoted(text: str) -> str:

@@ -59,3 +59,16 @@ def ago(age_s: float) -> str:
     if age_s < 2 * 86_400:
         return "yesterday"
     return f"{age_s // 86_400:,.0f} days ago"
+
+
+def bounds(noun: str, least: float | None, above: float | None, most: float | None) -> str:
+    """What a number may be: "a number from 0 to 2", "a number above 0 and at most 1"."""
+    if least is not None and most is not None:
+        return f"{noun} from {_bound(least)} to {_bound(most)}"
+    words = (("above", above), ("at least", least), ("at most", most))
+    told = " and ".join(f"{word} {_bound(value)}" for word, value in words if value is not None)
+    return f"{noun} {told}".rstrip()
+
+
+def _bound(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.10g}"

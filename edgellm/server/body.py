@@ -6,20 +6,17 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-import msgspec.inspect
 from starlette.requests import Request
 
 from edgellm.errors import InvalidRequest
+from edgellm.server.complaints import invalid
 from edgellm.server.errors import ClientGone, Refusal
 
 T = TypeVar("T")
-_AT = re.compile(r" - at (`key` in )?`\$\.?(.*)`$", re.DOTALL)
-_MISSING = re.compile(r"missing required field `(\w+)`")
-_UNKNOWN = re.compile(r"contains unknown field `(.+)`", re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OTHER_FILES = 40  # a daemon with a few models loaded has about 20
 PARSED_AT_ONCE = 1 << 18  # bytes; a few milliseconds
@@ -130,51 +127,6 @@ def _too_large(limits: Limits) -> Refusal:
     return Refusal(
         413, "payload_too_large", f"the request's body is larger than {limits.body_bytes:,} bytes, the limit"
     )
-
-
-def invalid(error: msgspec.ValidationError, kind: type) -> InvalidRequest:
-    """msgspec's words for what is no `kind`, turned into ours: "Expected `int` >= 1 - at `$.n`" and the like."""
-    message = str(error)
-    at = _AT.search(message)
-    path = at.group(2).replace("[...]", "") if at else ""  # which of a mapping's values, msgspec does not say
-    if at:
-        message = message[: at.start()]
-        if at.group(1):
-            message = f"a name in it: {message[:1].lower()}{message[1:]}"
-    missing = _MISSING.search(message)
-    if missing:
-        path = f"{path}.{missing.group(1)}" if path else missing.group(1)
-        return InvalidRequest(f"{path} is required", param=path)
-    unknown = _UNKNOWN.search(message)
-    if unknown:
-        path = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
-        return InvalidRequest(f"{path[:200]} is not supported", hint="leave it out", param=path[:200])
-    if message.startswith("Invalid enum value"):
-        message = f"must be {' or '.join(_allowed(kind, path)) or 'one of the allowed values'}"
-    message = message.replace("`", "").replace(" | ", " or ").replace("array", "list")
-    message = message[:1].lower() + message[1:]
-    return InvalidRequest(f"{path or 'the body'}: {message}", param=path or None)
-
-
-def _allowed(kind: type, path: str) -> list[str]:
-    """The values that a field takes which is an enumeration; path: `messages[0].role`."""
-    found = [msgspec.inspect.type_info(kind)]
-    for name in re.findall(r"\w+", path):
-        found = [inner for outer in _apart(found) for inner in _inside(outer, name)]
-    literals = [one for one in _apart(found) if isinstance(one, msgspec.inspect.LiteralType)]
-    return [str(value) for literal in literals for value in literal.values]
-
-
-def _apart(types: Iterable[msgspec.inspect.Type]) -> Iterator[msgspec.inspect.Type]:
-    for one in types:
-        yield from _apart(one.types) if isinstance(one, msgspec.inspect.UnionType) else (one,)
-
-
-def _inside(outer: msgspec.inspect.Type, name: str) -> list[msgspec.inspect.Type]:
-    if isinstance(outer, msgspec.inspect.ListType):
-        return [outer.item_type]
-    fields = outer.fields if isinstance(outer, msgspec.inspect.StructType) else ()
-    return [field.type for field in fields if field.encode_name == name]
 
 
 def _blamed(body: bytes) -> tuple[str, str] | None:

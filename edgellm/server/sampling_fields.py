@@ -20,7 +20,7 @@ from edgellm.contracts.ranges import (
 )
 from edgellm.contracts.request import GenerateRequest, Sampling
 from edgellm.errors import InvalidRequest
-from edgellm.server.body import invalid
+from edgellm.server.complaints import invalid
 
 CHOICES = 16  # answers to one request
 ALTERNATIVES = 20  # tokens named beside each

@@ -146,11 +146,11 @@ def test_penalties_and_dry_end_repetitions(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("options", "param", "words"),
     [
-        ({"stop": ""}, "stop", "length >= 1"),
-        ({"stop": ["x", ""]}, "stop[1]", "length >= 1"),
-        ({"max_tokens": 0}, "max_tokens", ">= 1"),
+        ({"stop": ""}, "stop", "at least 1 character"),
+        ({"stop": ["x", ""]}, "stop[1]", "at least 1 character"),
+        ({"max_tokens": 0}, "max_tokens", "from 1 to"),
         ({"logit_bias": {"49152": 1}}, "logit_bias", "tokens 0 to 49151"),
-        ({"logit_bias": {"four": 1}}, "logit_bias", "expected int"),
+        ({"logit_bias": {"four": 1}}, "logit_bias", "a whole number"),
         ({"extra_body": {"mirostat": 1}}, "mirostat", "0 or 2"),
         ({"extra_body": {"dry_multiplier": 1, "dry_breakers": ["\n\nUser: "]}}, "dry_breakers[0]", "single token"),
     ],

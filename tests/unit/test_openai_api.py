@@ -258,7 +258,7 @@ def test_a_bad_body_is_a_400_not_a_422(server: Server) -> None:
     response = post(server, temperature="hot")
     assert response.status_code == 400
     assert response.json()["error"] == {
-        "message": "temperature: expected float or null, got str",
+        "message": "temperature must be a number, not a string",
         "type": "invalid_request_error",
         "param": "temperature",
         "code": "invalid_request",

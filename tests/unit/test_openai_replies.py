@@ -210,6 +210,6 @@ def test_through_the_official_client() -> None:
             texts += chunk.choices[0].text
             likely += (chunk.choices[0].logprobs.tokens or []) if chunk.choices[0].logprobs else []
         assert (texts, len(likely)) == ("café au", 5)
-        with pytest.raises(openai.BadRequestError, match="n: expected int <= 16") as caught:
+        with pytest.raises(openai.BadRequestError, match="n must be a whole number from 1 to 16") as caught:
             client.completions.create(model="fake", prompt="x", n=17, stream=True)
         assert caught.value.param == "n"
