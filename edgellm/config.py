@@ -28,6 +28,12 @@ PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
 NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG", ENGINE_STATE})
 SECRET = frozenset({"api_keys"})
+_OPTIONS = {  # of other names than their settings
+    "max_sequences": "--parallel",
+    "kv_type": "--kv",
+    "api_keys": "--api-key",
+    "keep_alive_s": "--keep-alive",
+}
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -317,12 +323,16 @@ def _checked(field: Field, value: object, source: str) -> object:
 
 def _refused(field: Field, value: object, source: str) -> ConfigError:
     told = "with that value" if field.secret else f"= {reprlib.repr(value)}"
-    where = "the command line" if source == "flag" else source
-    return ConfigError(
-        f"{field.name} {told}, from {where}, is not allowed",
-        hint=f"{field.name} takes {_taken(field)}",
-        param=field.name,
-    )
+    name, what = field.name, f"{field.name} {told}, from {source},"
+    if source == "flag":
+        name = option(field.name)
+        what = f"{name} {told.removeprefix('= ')}"
+    return ConfigError(f"{what} is not allowed", hint=f"{name} takes {_taken(field)}", param=field.name)
+
+
+def option(name: str) -> str:
+    """What the command line calls a setting."""
+    return _OPTIONS.get(name) or "--" + name.replace("_", "-")
 
 
 def _taken(field: Field) -> str:
@@ -338,11 +348,14 @@ def _cpus() -> int:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """The question whether the nearest of these was meant, for a hint to begin with; empty where none is near."""
-    bare = {
-        each.removeprefix(PREFIX).lower(): each for each in known
-    }  # what all variables share makes none of them near
-    near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), bare, n=1)
+    bare = {_bare(each): each for each in known}
+    near = difflib.get_close_matches(_bare(name), bare, n=1)
     return f"did you mean {bare[near[0]]}? " if near else ""
+
+
+def _bare(name: str) -> str:
+    """Without what all variables, or all options, share: that makes none of them near."""
+    return name.removeprefix(PREFIX).lstrip("-").lower()
 
 
 def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -> ConfigError:

@@ -65,7 +65,7 @@ def gguf_cases() -> list[Case]:
 def _starts() -> Iterator[Case]:
     body = tiny()[4:]
     for magic in (b"GGML", b"ggml", b"lmgg", b"tjgg", b"FUGG", b"gguf", b"\0\0\0\0", b"PK\3\4", b"<!DO", b"vers"):
-        yield f"magic {magic!r}", magic + body, "magic is"
+        yield f"magic {magic!r}", magic + body, "is no GGUF file"
     for version in (0, 1, 4, 255, 1 << 31, (1 << 32) - 1):
         yield f"version {version}", b"GGUF" + u32(version) + body[4:], f"version is {version}"
     for version in (2, 3):

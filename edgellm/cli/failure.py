@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from edgellm.cli.mistakes import mistake
 from edgellm.cli.output import Output
 from edgellm.cli.terminal import PipeClosed
 from edgellm.errors import EdgeError, Interrupted, InvalidRequest
@@ -45,13 +46,8 @@ def report(error: BaseException, *, debug: bool, json: bool) -> int:
 def _translated(error: BaseException) -> EdgeError:
     if isinstance(error, EdgeError):
         return error
-    # A mistake in the options: typer brings its own copy of click or uses the installed one, so no class to name.
-    say = getattr(error, "format_message", None)
-    if callable(say):
-        context = getattr(error, "ctx", None)
-        command = getattr(context, "command_path", "edgellm")
-        message = str(say()).rstrip(".")
-        return InvalidRequest(message[:1].lower() + message[1:], hint=f"`{command} --help` shows what it takes")
+    if (mistaken := mistake(error)) is not None:
+        return mistaken
     if isinstance(error, OSError) and disk_is_full(error):
         from edgellm.errors import DiskFull
 

@@ -17,7 +17,18 @@ from edgellm.cli.terminal import PipeClosed, prepare_streams
 
 
 class Commands(TyperGroup):
-    """The group of all commands; it keeps typer from taking a closed pipe for a failure of its own."""
+    """The group of all commands; it keeps typer from taking a closed pipe for a failure of its own.
+
+    What is no command is told in our words, and nothing is suggested that is not near.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0]
+        if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:
+            from edgellm.cli.mistakes import no_command
+
+            raise no_command(word, self.commands)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -14,7 +14,7 @@ from edgellm.cli.output import Output
 from edgellm.cli.parse import duration
 from edgellm.cli.terminal import is_terminal
 from edgellm.client import DaemonClient
-from edgellm.config import Settings, load_settings, told
+from edgellm.config import Settings, load_settings, option, told
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
@@ -25,6 +25,7 @@ from edgellm.paths import Paths, default_paths, is_file
 from edgellm.platform import unseen_typing
 from edgellm.presets import preset
 from edgellm.units import number
+from edgellm.wishes import SETTINGS
 
 PROMPT_LIMIT = 32 << 20  # bytes of piped input: far more than any context, far less than a mistake can pipe
 LEAVES_S = 20.0  # for an idle daemon to end
@@ -173,6 +174,7 @@ def _prompt(manifest: Manifest, system: str | None, text: str) -> Prompt:
 
 def _request(wanted: Wanted, manifest: Manifest) -> GenerateRequest:
     preset(wanted.preset)  # refused here, where it is unknown
+    _require_allowed(wanted)
     return GenerateRequest(
         id="",  # the daemon gives one
         model=str(manifest.full_name),
@@ -183,6 +185,18 @@ def _request(wanted: Wanted, manifest: Manifest) -> GenerateRequest:
         stop=wanted.stop,
         keep_alive_s=duration(wanted.keep_alive),
     )
+
+
+def _require_allowed(wanted: Wanted) -> None:
+    """Raises InvalidRequest, naming the option, before a daemon is started or a model loaded for nothing."""
+    for name in ("temperature", "top_p", "top_k", "max_tokens"):
+        value, setting = getattr(wanted, name), SETTINGS[name]
+        try:
+            msgspec.convert(value, setting.hint | None)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(
+                f"{option(name)} {value} is not allowed", hint=f"{option(name)} takes {setting.takes}", param=name
+            ) from error
 
 
 def _connected(paths: Paths, settings: Settings, manifest: Manifest, wanted: Wanted) -> DaemonClient:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from edgellm.contracts.engine import ModelFile, TensorInfo
+from edgellm.errors import BadModelFile
 from edgellm.formats.files import More, mapped
 from edgellm.formats.gguf_cursor import Cursor, Short
 from edgellm.formats.gguf_types import REMOVED_TENSOR_TYPES, TENSOR_TYPES
@@ -124,7 +125,10 @@ class _Header:
             raise Short(_LEAST)
         magic = cursor.data[:4]
         if magic != b"GGUF":
-            self._bad("magic", magic, "expected b'GGUF'", _other_format(magic))
+            raise BadModelFile(
+                f"{cursor.path}: this is no GGUF file: it begins with {repr(bytes(magic))[1:]}, not with 'GGUF'",
+                hint=_other_format(magic),
+            )
         cursor.pos = 4
         version = cursor.u32("version")
         if version not in VERSIONS:
@@ -214,7 +218,7 @@ class _Header:
         self.cursor.bad(field, value, why, hint)
 
 
-def _other_format(magic: bytes) -> str | None:
-    """What begins with these bytes, where people are known to have it in place of a model."""
+def _other_format(magic: bytes) -> str:
+    """What begins with these bytes, where people are known to have it in place of a model; else what a model is."""
     found = _OTHER_FORMATS.get(magic)
-    return None if found is None else f"this is {found}"
+    return f"this is {found}" if found else "get the model as GGUF; `edgellm list --catalogue` shows what can be pulled"

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgellm.config import Settings, fields, load_settings, shown
+from edgellm.config import Settings, fields, load_settings, option, shown
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
 
@@ -121,11 +121,8 @@ def test_more_threads_than_the_machine_has_cpus_are_refused_from_anywhere(
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     allowed = "threads takes a whole number from 0 to 2, the CPUs of this machine; 0 lets edgellm choose"
     assert load_settings(paths, {"threads": 2}, {}).settings.threads == 2
-    for error in (
-        refuse(paths, {"threads": asked}, {}),
-        refuse(paths, {}, {"EDGELLM_THREADS": str(asked)}),
-    ):
-        assert error.hint == allowed
+    assert refuse(paths, {"threads": asked}, {}).hint == f"--{allowed}"
+    assert refuse(paths, {}, {"EDGELLM_THREADS": str(asked)}).hint == allowed
     write(paths, f"threads = {asked}\n")
     assert refuse(paths, {}, {}).hint == allowed
 
@@ -205,7 +202,8 @@ def test_every_number_has_an_end(paths: Paths) -> None:
     for name, field in fields().items():
         if field.kind is int:
             error = refuse(paths, {name: 10**20}, {})
-            assert name in error.message
+            assert option(name) in error.message
+            assert error.param == name
             assert " to " in (error.hint or "")
 
 
@@ -214,4 +212,4 @@ def test_what_a_text_may_be_is_told_as_it_is(paths: Paths) -> None:
     assert fields()["draft"].allowed == "a text"
     with pytest.raises(ConfigError) as caught:
         load_settings(paths, {"host": ""}, {})
-    assert caught.value.hint == "host takes a text that is not empty"
+    assert caught.value.hint == "--host takes a text that is not empty"

@@ -126,7 +126,7 @@ def test_keeps_short_arrays_and_leaves_out_long_ones(tmp_path: Path) -> None:
 
 MALFORMED = {
     "empty": (b"", "0 bytes"),
-    "magic": (b"GGML" + tiny()[4:], "magic is b'GGML'"),
+    "magic": (b"GGML" + tiny()[4:], "is no GGUF file: it begins with 'GGML', not with 'GGUF'"),
     "version 1": (b"GGUF" + struct.pack("<I", 1) + tiny()[8:], "version is 1"),
     "big-endian": (b"GGUF" + struct.pack(">I", 3) + tiny()[8:], "big-endian"),
     "keys 2^64-1": (header(0, HUGE) + b"\0" * 64, f"key count is {HUGE}"),

@@ -167,7 +167,8 @@ def test_licence_from_the_file(do: Import, tmp_path: Path) -> None:
 ADAPTER = build(model_keys("x", key("general.type", STRING, "adapter")), TENSORS)
 PART = build(model_keys("x", key("split.count", U16, 3)), TENSORS)
 NOT_A_MODEL = {
-    "other bytes": (b"PK\3\4" + b"\0" * 100, "magic"),
+    "other bytes": (b"PK\3\4" + b"\0" * 100, "is no GGUF file"),
+    "any text": (b"root:x:0:0:root:/root:/bin/bash\n", "is no GGUF file: it begins with 'root'"),
     "cut short": (tiny()[:-1], "data"),
     "an adapter": (ADAPTER, "general.type is 'adapter'"),
     "one part of three": (PART, "split.count is 3"),

@@ -149,10 +149,29 @@ def test_an_ignored_ctrl_c_stays_ignored(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["lst"], "did you mean 'list'"),
-        (["run"], "missing argument 'name'"),
-        (["run", "x", "--top-k", "many"], "--top-k"),
-        (["run", "x", "--nonsense"], "no such option"),
+        (["lst"], "there is no command lst\nhint: did you mean list? "),
+        (["xyzzy"], "there is no command xyzzy\nhint: `edgellm --help`"),
+        (["run"], "edgellm run needs name: a model, as `edgellm list` shows it"),
+        (["rm"], "edgellm rm needs name: models to remove"),
+        (["run", "x", "--top-k", "many"], "--top-k takes a whole number, not 'many'"),
+        (["run", "x", "--temperature", "hot"], "--temperature takes a number, not 'hot'"),
+        (["run", "x", "--top-k"], "--top-k needs a value\nhint: write it behind: --top-k value"),
+        (["run", "x", "--json=3"], "--json takes no value\nhint: write --json alone"),
+        (["run", "x", "--bogus"], "there is no option --bogus\nhint: `edgellm run --help`"),
+        (["run", "x", "--tempratur", "1"], "there is no option --tempratur\nhint: did you mean --temperature? "),
+        (["list", "x"], "edgellm list has no place for 'x'"),
+        (
+            ["run", "x", "hi", "--temperature", "-1"],
+            "--temperature -1.0 is not allowed\nhint: --temperature takes 0 or more",
+        ),
+        (["run", "x", "hi", "--top-p", "0"], "--top-p 0.0 is not allowed\nhint: --top-p takes above 0, to 1"),
+        (["run", "x", "hi", "--max-tokens", "0"], "--max-tokens 0 is not allowed\nhint: --max-tokens takes"),
+        (
+            ["serve", "--parallel", "0"],
+            "--parallel 0 is not allowed\nhint: --parallel takes a whole number from 1 to 256",
+        ),
+        (["serve", "--keep-alive", "nan"], "'nan' is not a time"),
+        (["plan", "x", "--context", "-1"], "--context -1 is not allowed"),
         (["list", "--sort", "colour"], "cannot sort by colour"),
         (["stop"], "name a model"),
         (["run", "x", "--keep-alive", "soon"], "'soon' is not a time"),
@@ -188,3 +207,27 @@ def test_closed_streams_are_no_failure(closed: str, words: str, code: int, home:
     done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+def test_settings_are_called_as_the_options_are() -> None:
+    """What is refused is named as it was written."""
+    import inspect
+
+    from typer.models import OptionInfo
+
+    from edgellm.cli import main as commands
+    from edgellm.config import fields, option
+
+    signatures = (inspect.signature(command, eval_str=True) for command in (commands.serve, commands.plan))
+    known = {
+        name
+        for signature in signatures
+        for parameter in signature.parameters.values()
+        for info in parameter.annotation.__metadata__
+        if isinstance(info, OptionInfo)
+        for name in (info.default, *(info.param_decls or ()))
+    }
+    settings = ("host", "port", "context", "engine", "threads", "draft", "max_models", "log_level")
+    renamed = ("max_sequences", "kv_type", "api_keys", "keep_alive_s")
+    assert {*settings, *renamed} <= set(fields())
+    assert {option(name) for name in (*settings, *renamed)} <= known
