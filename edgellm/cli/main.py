@@ -7,35 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from edgellm.cli import options
-from edgellm.cli.terminal import PipeClosed, prepare_streams
-
-
-class Commands(TyperGroup):
-    """The group of all commands; it keeps typer from taking a closed pipe for a failure of its own.
-
-    What is no command is told in our words, and nothing is suggested that is not near.
-    """
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        word = args[0]
-        if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:
-            from edgellm.cli.mistakes import no_command
-
-            raise no_command(word, self.commands)
-        return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise PipeClosed from error
-
+from edgellm.cli.group import Commands
+from edgellm.cli.terminal import prepare_streams
 
 app = typer.Typer(
     name="edgellm",
@@ -376,6 +354,18 @@ def version() -> None:
     from edgellm import __version__
 
     typer.echo(f"edgellm {__version__}")
+
+
+@app.command("help")
+def help_(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="Say what this one takes.")] = None,
+) -> None:
+    """Say what there is, as --help does."""
+    parent = context.parent
+    assert parent is not None
+    words = [name] if name is not None else []
+    parent.command.main([*words, "--help"], prog_name="edgellm", standalone_mode=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -209,6 +209,16 @@ def test_closed_streams_are_no_failure(closed: str, words: str, code: int, home:
     assert "Traceback" not in done.stderr
 
 
+def test_help_is_a_command_too(capsys: Streams) -> None:
+    for words in ([], ["serve"], ["list"]):
+        assert main([*words, "--help"]) == 0
+        asked = capsys.readouterr().out
+        assert main(["help", *words]) == 0
+        assert capsys.readouterr().out == asked
+    assert main(["help", "sreve"]) == 2
+    assert "did you mean serve?" in capsys.readouterr().err
+
+
 def test_settings_are_called_as_the_options_are() -> None:
     """What is refused is named as it was written."""
     import inspect
