@@ -45,6 +45,11 @@ class Paths(msgspec.Struct, frozen=True):
         return self.data / "history.db"
 
     @property
+    def last_chat(self) -> Path:
+        """The name of the model that was last talked to."""
+        return self.data / "last-chat"
+
+    @property
     def config_file(self) -> Path:
         return self.config / "config.toml"
 

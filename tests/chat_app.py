@@ -57,7 +57,7 @@ async def chatting(size: tuple[int, int] = SIZE, name: str | None = None) -> Asy
     """The app on a screen of that size, ready for keys; what goes wrong in it fails the test."""
     paths = default_paths()
     with history() as kept:
-        app = ChatApp(paths, Settings(), kept, *first(paths, kept, name))
+        app = ChatApp(paths, Settings(), kept, *first(paths, name))
         async with app.run_test(size=size) as pilot:
             await until(lambda: app.chat.focused is not None)
             yield app, pilot

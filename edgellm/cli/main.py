@@ -217,7 +217,7 @@ def run(
 @app.command()
 def chat(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A model; by default the one asked last.")
+        str | None, typer.Argument(metavar="[NAME]", help="A model; by default the one talked to last.")
     ] = None,
 ) -> None:
     """Chat in the terminal; plain `edgellm` does the same."""

@@ -19,6 +19,7 @@ from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
 from edgellm.library.kinds import require_text
+from edgellm.library.latest import remember
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths, is_file
@@ -76,6 +77,8 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
         output.status(f"starting {manifest.full_name} …")
         client = stack.enter_context(_connected(paths, settings, manifest, wanted))
         _tell_other_settings(client, settings, wanted, output)
+        if manifest.summary.has_chat_template:  # what continues text is nobody to talk to
+            remember(paths, str(manifest.full_name))
         if text is None:
             _converse(client, wanted, manifest, base, output, paths, settings)
             return

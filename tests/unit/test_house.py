@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "inert": set(),
     "slash": {"errors"},
+    "mentions": {"errors", "inert", "paths", "units"},
     "paths": GROUND,
     "platform": GROUND,
     "contracts": {"errors"},
@@ -46,10 +47,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": LIBRARY,
     "service": MODELS,
     "server": MODELS | {"client", "service"},
-    "cli": MODELS | {"client", "service", "server", "wishes"},
+    "cli": MODELS | {"client", "service", "server", "mentions", "wishes"},
 }
 BACKENDS_MAY_IMPORT = {"contracts", "formats", "errors"}
-APPS_MAY_IMPORT = GROUND | {"client", "config", "contracts", "library", "wishes"}
+APPS_MAY_IMPORT = GROUND | {"client", "config", "contracts", "library", "mentions", "wishes"}
 PYDANTIC_ROOM = "server"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -19,6 +20,7 @@ from textual.screen import Screen
 from edgellm import slash
 from edgellm.config import Settings
 from edgellm.errors import UNREADABLE, EdgeError
+from edgellm.library.latest import remember
 from edgellm.paths import Paths
 from edgellm.wishes import Wishes
 from edgellm_tui import messages, themes
@@ -162,7 +164,7 @@ class ChatApp(App[None]):
             return
         if model is not None:
             await self.chat.choose(model)
-            self.history.prefer("model", model.name)
+            await asyncio.to_thread(remember, self.bridge.paths, model.name)
 
     # -- messages ----------------------------------------------------------------------------------------
 

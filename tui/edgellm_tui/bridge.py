@@ -14,6 +14,7 @@ from edgellm.contracts.events import Event, Failed
 from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import EdgeError
 from edgellm.library.catalogue import STARTER, Catalogue, CatalogueEntry
+from edgellm.library.latest import remember
 from edgellm.library.manifest import Manifest
 from edgellm.library.names import parse_name
 from edgellm.library.store import Store
@@ -50,6 +51,7 @@ class Bridge:
 
         Closing the iterator, or cancelling the task that waits for it, cancels the request.
         """
+        await in_thread(lambda: remember(self.paths, request.model))
         for last_try in (False, True):
             try:
                 client, fresh = await self._connected(request.model)
@@ -84,6 +86,13 @@ class Bridge:
         """Whether the model takes a conversation; one that does not only continues a text. Raises NotFound, …"""
         manifest = await in_thread(lambda: Store(self.paths).require(name))
         return manifest.summary.has_chat_template
+
+    async def quantization(self, name: str) -> str:
+        """The tensor type of a model that is here; empty for one that is not, or cannot be read."""
+        try:
+            return (await in_thread(lambda: Store(self.paths).require(name))).summary.quantization
+        except EdgeError:
+            return ""
 
     def close(self) -> None:
         if self._client is not None:

@@ -26,9 +26,9 @@ from edgellm.contracts.events import (
 from edgellm.contracts.request import GenerateRequest, Messages, Prompt, Text
 from edgellm.errors import ContextExceeded, EdgeError
 from edgellm.inert import label
+from edgellm.mentions import missing, with_files
 from edgellm.wishes import Wishes
 from edgellm_tui.bridge import Bridge
-from edgellm_tui.files import missing, with_files
 from edgellm_tui.history import History
 from edgellm_tui.messages import AnswerBegan, AnswerEnded, AnswerGrew, AnswerMoved, Asked, Failure
 from edgellm_tui.records import Conversation, Figures, State, Turn, dialogue

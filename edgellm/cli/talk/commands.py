@@ -49,6 +49,7 @@ def _help(call: Call) -> None:
     call.output.facts(
         {
             '"""': "begins and ends a message of several lines",
+            "@notes.md": 'the text of that file goes along; @"with spaces.txt"',
             "Alt+Enter, Ctrl+J": "a new line",
             "Up": "what was typed before, also in earlier conversations",
             "Ctrl+C": "stops an answer, or clears the line",

@@ -14,6 +14,8 @@ from edgellm.cli.talk.conversation import Conversation
 from edgellm.cli.talk.keyboard import Keyboard
 from edgellm.client import DaemonClient, DaemonGone
 from edgellm.errors import ContextExceeded, DaemonError, EdgeError, InvalidRequest, Unavailable
+from edgellm.inert import label
+from edgellm.mentions import missing, with_files
 
 _HINT = "Ask something, or /help"
 
@@ -75,9 +77,24 @@ class Loop:
             except InvalidRequest as error:
                 self._output.error(error)
                 return
+        else:
+            question = self._whole(text)
         if question and question.strip():
             self._conversation.answered(question, self._answer(question))
             self._output.note("")
+
+    def _whole(self, text: str) -> str | None:
+        """What was typed, with the files it names; None where one of them cannot go along."""
+        try:
+            whole = with_files(text)
+        except InvalidRequest as error:
+            self._output.error(error)
+            return None
+        for name in missing(text):
+            self._output.note(
+                f"there is no file {label(name, 60)}; the question goes without it, Ctrl+C stops the answer"
+            )
+        return whole
 
     def _answer(self, question: str) -> str:
         """The answer as far as it came, empty when there is none. Raises what a new question cannot mend."""

@@ -29,6 +29,7 @@ from edgellm.contracts.events import (
 )
 from edgellm.contracts.request import Message, Messages, Sampling, Text
 from edgellm.errors import EngineUnavailable, WorkerDied
+from edgellm.library.latest import latest
 from edgellm.paths import default_paths
 
 
@@ -53,6 +54,14 @@ def test_run_passes_every_option(daemon: FakeClient) -> None:
     assert request.sampling == Sampling(temperature=0.0, top_p=0.5, top_k=3)
     assert (request.max_tokens, request.keep_alive_s, request.preset) == (9, 300.0, "code")
     assert request.prompt == Messages((Message("system", "Brief."), Message("user", "hi")))
+
+
+def test_the_chat_goes_on_with_what_was_talked_to(daemon: FakeClient) -> None:
+    put("m")
+    put("base", chat=False)
+    for name in ("m", "base"):
+        assert main(["run", name, "hi"]) == 0
+    assert latest(default_paths()) == "m:latest"
 
 
 def test_an_unknown_preset_is_refused_before_anything_is_started(daemon: FakeClient, capsys: Streams) -> None:

@@ -121,6 +121,22 @@ def test_a_full_context_says_what_helps(daemon: FakeClient, capsys: Streams, mon
     assert "/clear begins anew" in capsys.readouterr().err
 
 
+def test_files_that_a_question_names_go_along(
+    daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in the chat, and once only where a question is asked again."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("# Notes")
+    (tmp_path / "picture.png").write_bytes(b"\xff\xd8")
+    assert talk(monkeypatch, daemon, ["Sum up @notes.md", "/retry", "See @picture.png", "And @none.md"]) == 0
+    whole = "Sum up @notes.md\n\nnotes.md:\n```\n# Notes\n```"
+    assert [request.prompt for request in daemon.requests[:2]] == [said(whole)] * 2
+    assert daemon.requests[2].prompt == said(whole, "Because sunlight scatters.\n", "And @none.md")
+    err = capsys.readouterr().err
+    assert "error: picture.png is no text in UTF-8" in err
+    assert "there is no file none.md; the question goes without it" in err
+
+
 def test_ctrl_c_at_the_prompt_tells_how_to_leave(
     daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:

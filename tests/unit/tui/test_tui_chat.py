@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from chat_app import answered, ask, chatting, daemon, history, screen, until
+from cli_fakes import put
+from edgellm_tui import messages
+from edgellm_tui.main import first
 from edgellm_tui.screens.help import HelpScreen
 from edgellm_tui.screens.models import ModelScreen
 from edgellm_tui.screens.resume import ResumeScreen
@@ -16,6 +19,9 @@ from textual.widgets import OptionList
 from edgellm.contracts.events import Failed, Progress, ReasoningDelta, Started, TextDelta
 from edgellm.contracts.request import Message, Messages
 from edgellm.errors import WorkerDied
+from edgellm.library.latest import latest, remember
+from edgellm.library.store import Store
+from edgellm.paths import default_paths
 
 
 def test_a_question_is_answered_and_the_footer_says_how(home: Path) -> None:
@@ -250,3 +256,46 @@ def test_garbage_is_collected_when_nothing_comes_and_nothing_is_typed(
 
     with daemon((Started(7, 0, 1), TextDelta("Hel"), 1.0, TextDelta("lo"), *finish("Hello"))):
         asyncio.run(use())
+
+
+def test_the_header_says_what_answers_in_an_earlier_conversation(home: Path) -> None:
+    async def use() -> str:
+        async with chatting(name="fake") as (app, pilot):
+            app.chat.post_message(messages.ConversationChosen(1))
+            await until(lambda: app.chat.session.conversation is not None)
+            await pilot.pause()
+            await pilot.pause()
+            return screen(app).splitlines()[0]
+
+    with daemon(HELLO):
+        put("other")
+        with history() as kept:
+            kept.ask(None, "Hi", "other:latest")
+        assert asyncio.run(use()).endswith("other:latest · Q4_1 · this device")
+
+
+def test_the_chat_opens_with_the_model_last_talked_to(home: Path) -> None:
+    """Not with one that a program asked later, nor with one that only continues text."""
+    paths = default_paths()
+
+    def chosen() -> str:
+        model, _ = first(paths, None)
+        assert model is not None
+        return model.name
+
+    async def talk() -> None:
+        async with chatting(name="fake") as (app, pilot):
+            await ask(app, pilot, "Hi")
+            await answered(app, pilot)
+
+    with daemon(HELLO):
+        put("base", chat=False)
+        put("other")
+        Store(paths).touch("other")
+        Store(paths).touch("base")
+        assert chosen() == "other:latest"
+        asyncio.run(talk())
+        Store(paths).touch("other")
+        assert (latest(paths), chosen()) == ("fake:latest", "fake:latest")
+        remember(paths, "gone:latest")
+        assert chosen() == "other:latest"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from chat_app import answered, ask, chatting, daemon, until
-from edgellm_tui.files import missing, with_files
 from fake_service import HELLO
 
 from edgellm.contracts.request import Message, Messages
 from edgellm.errors import InvalidRequest
+from edgellm.mentions import missing, with_files
 
 
 @pytest.fixture

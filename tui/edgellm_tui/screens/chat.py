@@ -61,8 +61,10 @@ class ChatScreen(Screen[None]):
 
     def __init__(self, bridge: Bridge, history: History, model: Model | None, offer: Model | None) -> None:
         super().__init__()
+        self._bridge = bridge
         self._history = history
         self._model = model
+        self._quantization = ""  # of the model of an earlier conversation
         self._offer = offer
         self._worker: Worker[None] | None = None
         self._sidebar_wanted = True
@@ -122,6 +124,7 @@ class ChatScreen(Screen[None]):
                 self.post_message(messages.Failure(error.message, error.hint))
                 return
             self.session.begin(found)
+            self._quantization = await self._bridge.quantization(self.session.model)
             await self.conversation.show(turns[-PAGE:], more=len(turns) > PAGE)
             self.prompt.area.last_question = next((t.text for t in reversed(turns) if t.role == "user"), "")
         await self._put_front()
@@ -147,7 +150,7 @@ class ChatScreen(Screen[None]):
     def show_facts(self) -> None:
         """Above: who is asked, where, and what is set for the answers."""
         name, model = self.session.model, self._model
-        quantization = model.quantization if model is not None and model.name == name else ""
+        quantization = model.quantization if model is not None and model.name == name else self._quantization
         wished = [setting for setting, value in self.session.wishes.values().items() if value is not None]
         told = f"{', '.join(wished)} set" if len(wished) < 3 else f"{len(wished)} settings"
         facts = (name, quantization, told if wished else "", "this device" if name else "")
