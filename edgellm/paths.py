@@ -83,6 +83,8 @@ def default_paths() -> Paths:
             raise ConfigError(
                 f"EDGELLM_HOME names {root}, which is a file", hint="name a folder; it is made if missing"
             )
+        if not root.exists():
+            _require_possible(root)
         return _named(Paths(root, root / "config", root / "run", root / "logs"))
     import platformdirs
 
@@ -98,6 +100,20 @@ def default_paths() -> Paths:
     except RuntimeError as error:  # a user that the system does not know, without HOME: in containers
         raise ConfigError("this user has no home folder", hint="set EDGELLM_HOME to a folder") from error
     return _named(paths)
+
+
+def _require_possible(root: Path) -> None:
+    """Raises ConfigError for a folder that cannot be made, instead of calling it empty. Leaves nothing behind."""
+    import tempfile
+
+    there = next(folder for folder in root.parents if folder.exists())
+    try:
+        Path(tempfile.mkdtemp(prefix=".edgellm-", dir=there)).rmdir()
+    except OSError as error:
+        raise ConfigError(
+            f"EDGELLM_HOME names {root}, which is not there and cannot be made in {there}: {error.strerror}",
+            hint="name a folder that this user may make",
+        ) from error
 
 
 def _named(paths: Paths) -> Paths:

@@ -287,7 +287,9 @@ class Store:
         catalogue = Catalogue.load(self._paths)
         entry = catalogue.get(parse_name(text))
         if entry is not None:
-            return NotFound(f"{text} has not been pulled", hint=entry.offer(text), param="model")
+            others = [str(name) for name in self._names() if name.name == entry.name.name]
+            there = f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} here; " if others else ""
+            return NotFound(f"{text} has not been pulled", hint=there + entry.offer(text), param="model")
         here = near_misses(text, self._names())
         known = catalogue.near(text)
         if here:

@@ -259,6 +259,11 @@ def test_not_found_says_what_was_meant(store: Store, paths: Paths) -> None:
         store.require("smollm2")
     assert caught.value.message == "smollm2 has not been pulled"
     assert caught.value.hint == "`edgellm pull smollm2` fetches it (94 MiB)"
+    put(store, paths, "smollm2:360m-mine")
+    with pytest.raises(NotFound) as caught:
+        store.require("smollm2")
+    assert caught.value.hint == "smollm2:360m-mine is here; `edgellm pull smollm2` fetches it (94 MiB)"
+    store.remove("smollm2:360m-mine")
     with pytest.raises(NotFound) as caught:
         store.require("smollm2:136m")
     assert caught.value.hint == "did you mean smollm2:135m? `edgellm pull smollm2:135m` fetches it (94 MiB)"

@@ -89,6 +89,18 @@ def test_a_home_that_is_a_file_is_said_at_once(home: Path) -> None:
         default_paths()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a place where nobody can make a folder")
+def test_a_home_that_cannot_be_is_no_empty_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EDGELLM_HOME", "/proc/x/y")
+    with pytest.raises(
+        ConfigError, match="EDGELLM_HOME names /proc/x/y, which is not there and cannot be made in /proc"
+    ):
+        default_paths()
+    monkeypatch.setenv("EDGELLM_HOME", str(tmp_path / "x" / "y"))
+    default_paths()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names that are any bytes")
 @pytest.mark.parametrize("variable", ["EDGELLM_HOME", "HOME"])
 def test_a_home_whose_name_is_no_text_is_refused(
