@@ -15,6 +15,7 @@ from edgellm.cli.parse import duration
 from edgellm.cli.terminal import is_terminal
 from edgellm.client import DaemonClient
 from edgellm.config import Settings, load_settings, option, told
+from edgellm.contracts.events import figures
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
@@ -23,7 +24,7 @@ from edgellm.library.latest import remember
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths, is_file
-from edgellm.platform import unseen_typing
+from edgellm.platform import make_private_folder, unseen_typing, write_private
 from edgellm.presets import preset
 from edgellm.units import number
 from edgellm.wishes import SETTINGS
@@ -76,7 +77,7 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
         stack.enter_context(unseen_typing())
         output.status(f"starting {manifest.full_name} …")
         client = stack.enter_context(_connected(paths, settings, manifest, wanted))
-        _tell_other_settings(client, settings, wanted, output)
+        _tell_other_settings(client, settings, wanted, output, paths)
         if manifest.summary.has_chat_template:  # what continues text is nobody to talk to
             remember(paths, str(manifest.full_name))
         if text is None:
@@ -234,19 +235,31 @@ def _require_as_asked(client: DaemonClient, name: str, wanted: Wanted) -> None:
         raise _too_late(f"--engine {wanted.engine}", has, "engine")
 
 
-def _tell_other_settings(client: DaemonClient, settings: Settings, wanted: Wanted, output: Output) -> None:
-    """A daemon in the background keeps the settings it was started with, by whichever command: no silent matter."""
+def _tell_other_settings(
+    client: DaemonClient, settings: Settings, wanted: Wanted, output: Output, paths: Paths
+) -> None:
+    """A daemon in the background keeps the settings it was started with, by whichever command: told once."""
     from edgellm.plugins import ANY
 
     asked = {"context": wanted.context, "engine": None if wanted.engine == ANY else wanted.engine}  # seen to already
     now = {name: value for name, value in told(settings).items() if not asked.get(name)}
     then = client.info.settings
     other = [f"{name} = {then[name]} (now {now[name]})" for name in now if then.get(name, now[name]) != now[name]]
-    if other:
-        output.note(
-            f"the daemon in the background was started with {', '.join(other)};"
-            " `edgellm stop --all` ends it, and the next run takes what is set now"
-        )
+    text = f"the daemon still has {', '.join(other)}; `edgellm stop --all` ends it"
+    seen = not (output.quiet or output.json)
+    if other and seen and _is_news(f"{client.info.pid} {text}", paths):
+        output.note(text)
+
+
+def _is_news(text: str, paths: Paths) -> bool:
+    """Whether it was not the last that was told. `ps` shows at any time what holds; where none can tell, it is news."""
+    with contextlib.suppress(OSError):
+        make_private_folder(paths.runtime)
+        file = paths.runtime / "told"
+        if file.exists() and file.read_bytes() == text.encode():
+            return False
+        write_private(file, text.encode())
+    return True
 
 
 def _require_engine(name: str) -> None:
@@ -285,5 +298,5 @@ def _document(turn: Turn, manifest: Manifest) -> dict[str, object]:
         **({"reasoning": turn.thoughts} if turn.thoughts else {}),
         "finish_reason": turn.reason,
         "usage": turn.usage,
-        "timings": turn.timings,
+        "timings": figures(turn.usage, turn.timings) if turn.usage and turn.timings else None,
     }

@@ -42,6 +42,23 @@ class Timings(msgspec.Struct, frozen=True):
         return self.queue_s + self.prefill_s
 
 
+def figures(usage: Usage, timings: Timings, choices: int = 1) -> dict[str, float | None]:
+    """Seconds, and the rates people ask for. The first token of a choice belongs to the prefill, hence the minus."""
+    prompt = usage.prompt_tokens - usage.cached_tokens
+    decoded = usage.completion_tokens - choices
+    return {
+        "queue_s": round(timings.queue_s, 6),
+        "prefill_s": round(timings.prefill_s, 6),
+        "decode_s": round(timings.decode_s, 6),
+        "total_s": round(timings.total_s, 6),
+        "ttft_s": round(timings.ttft_s, 6),
+        "prompt_tokens_per_s": round(prompt / timings.prefill_s, 2) if timings.prefill_s > 0 else None,
+        "drafted": timings.drafted,
+        "accepted": timings.accepted,
+        "tokens_per_s": round(decoded / timings.decode_s, 2) if decoded > 0 and timings.decode_s > 0 else None,
+    }
+
+
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """Work done before text comes: fraction 0..1 of loading, of prefill; queue counts requests ahead in `total`."""
 

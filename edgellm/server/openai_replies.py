@@ -25,6 +25,7 @@ from edgellm.contracts.events import (
     Timings,
     TokenInfo,
     Usage,
+    figures,
 )
 from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import EdgeError, ErrorInfo, GenerationFailed
@@ -199,25 +200,8 @@ class Reply:
         }
 
     def _extras(self, usage: Usage, timings: Timings) -> dict[str, Any]:
-        extras = {"seed": self._seed, "timings": timings_body(usage, timings, self._generated)}
+        extras = {"seed": self._seed, "timings": figures(usage, timings, self._generated)}
         return extras | {"dropped_tokens": self._dropped} if self._dropped else extras
-
-
-def timings_body(usage: Usage, timings: Timings, choices: int = 1) -> dict[str, float | None]:
-    """Seconds, and the rates people ask for. The first token of a choice belongs to the prefill, hence the minus."""
-    prompt = usage.prompt_tokens - usage.cached_tokens
-    decoded = usage.completion_tokens - choices
-    return {
-        "queue_s": round(timings.queue_s, 6),
-        "prefill_s": round(timings.prefill_s, 6),
-        "decode_s": round(timings.decode_s, 6),
-        "total_s": round(timings.total_s, 6),
-        "ttft_s": round(timings.ttft_s, 6),
-        "prompt_tokens_per_s": round(prompt / timings.prefill_s, 2) if timings.prefill_s > 0 else None,
-        "drafted": timings.drafted,
-        "accepted": timings.accepted,
-        "tokens_per_s": round(decoded / timings.decode_s, 2) if decoded > 0 and timings.decode_s > 0 else None,
-    }
 
 
 def _failure(error: ErrorInfo) -> bytes:

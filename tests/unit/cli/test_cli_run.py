@@ -119,7 +119,17 @@ def test_run_json(daemon: FakeClient, capsys: Streams) -> None:
     assert document["model"] == "m:latest"
     assert document["finish_reason"] == "stop"
     assert document["usage"] == {"prompt_tokens": 31, "completion_tokens": 96, "cached_tokens": 8}
-    assert document["timings"]["decode_s"] == 0.95
+    assert document["timings"] == {
+        "queue_s": 0.01,
+        "prefill_s": 0.15,
+        "decode_s": 0.95,
+        "total_s": 1.11,
+        "ttft_s": 0.16,
+        "prompt_tokens_per_s": 153.33,
+        "drafted": 0,
+        "accepted": 0,
+        "tokens_per_s": 100.0,
+    }
 
 
 def test_footer() -> None:
@@ -293,16 +303,18 @@ def test_settings_that_a_daemon_was_started_with_are_told_where_others_are_set_n
     put("m")
     daemon.models = [loaded("m:latest", context=4096, engine="PyTorch")]
     daemon.settings = told(load_settings(default_paths(), {"engine": "torch", "context": 4096}).settings)
-    says = "the daemon in the background was started with "
+    says = "the daemon still has "
     for asked, words in (
         ([], 'engine = "torch" (now "auto"), context = 4096 (now 0);'),
         (["--engine", "auto", "--context", "4096"], 'engine = "torch" (now "auto");'),
         (["--engine", "torch", "--context", "2048"], ""),
         (["--quiet"], ""),
     ):
-        assert main(["run", "m", "hi", *asked]) == 0
-        err = capsys.readouterr().err
-        assert says + words in err if words else says not in err
+        for _ in range(2):  # once is enough
+            assert main(["run", "m", "hi", *asked]) == 0
+            err = capsys.readouterr().err
+            assert says + words in err if words else says not in err
+            words = ""
     monkeypatch.setenv("EDGELLM_ENGINE", "torch")
     monkeypatch.setenv("EDGELLM_CONTEXT", "4096")
     assert main(["run", "m", "hi"]) == 0
