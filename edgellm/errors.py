@@ -32,6 +32,8 @@ Foreign exceptions are translated into this tree where they enter.
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from typing import ClassVar, Final
 
 import msgspec
@@ -39,6 +41,16 @@ import msgspec
 # What msgspec raises for bytes that are not the JSON they should be: other encodings, and nesting without end, too.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 SEE_LOGS = "`edgellm logs` says more, on the machine where the daemon runs"  # paths do not travel over HTTP
+
+
+def pip_install(*arguments: str) -> str:
+    """The command that installs into the environment that runs: a bare `pip` is another's where this is not active."""
+    import shlex
+    import shutil
+
+    found = shutil.which("pip")
+    ours = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)  # noqa: PTH120
+    return shlex.join([*(["pip"] if ours else [sys.executable, "-m", "pip"]), "install", *arguments])
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING
 from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
 from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, Unavailable
 from edgellm.contracts.runner import TokenRunner
-from edgellm.errors import LoadFailed
+from edgellm.errors import LoadFailed, pip_install
 from edgellm.formats.summary import makes_embeddings
 
 if TYPE_CHECKING:
     from edgellm_llamacpp.native import Library, Model
 
-_INSTALL = (
-    "`pip install llama-cpp-python`; it compiles for some minutes and needs a C++ compiler "
+_PACKAGE = "llama-cpp-python"
+_COMPILES = (
+    "it compiles for some minutes and needs a C++ compiler "
     "(Debian: build-essential, macOS: xcode-select --install, Windows: Visual Studio Build Tools)"
 )
 _REBUILD = (
     "this build's AMX code is broken, so it is not used; prompts would be three times as fast after "
     "`CMAKE_ARGS=\"-DCMAKE_C_FLAGS='-fno-tree-dse -fno-dse' -DCMAKE_CXX_FLAGS='-fno-tree-dse -fno-dse'\" "
-    "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python`"
 )
+_ANEW = ("--force-reinstall", "--no-cache-dir", "--no-binary", _PACKAGE, _PACKAGE)
 _REBUILD_OWN = (
     "this build lacks edgellm's kernels for x86 CPUs: answers take about three times as long, prompts four; "
     "`make` in a checkout of edgellm (tools/build_engine.py) builds it with them"
@@ -61,11 +62,11 @@ class LlamaCppPlugin:
         try:
             llama_cpp = import_binding()
         except ImportError as error:
-            return Unavailable(f"llama-cpp-python is not installed ({error})", _INSTALL)
+            return Unavailable(f"llama-cpp-python is not installed ({error})", _install())
         except (OSError, RuntimeError, AttributeError) as error:
-            return Unavailable(f"llama-cpp-python does not work here: {error}", f"reinstall it: {_INSTALL}")
+            return Unavailable(f"llama-cpp-python does not work here: {error}", f"reinstall it: {_install()}")
         features = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
-        hint = _REBUILD if has_amx(llama_cpp) and not sound(llama_cpp) else ""
+        hint = f"{_REBUILD}{pip_install(*_ANEW)}`" if has_amx(llama_cpp) and not sound(llama_cpp) else ""
         if not hint and "avx2" in cpu_flags() and not own_kernels():
             hint = _REBUILD_OWN
         if not hint and outdated():
@@ -165,13 +166,17 @@ def _incomplete(model: ModelFile) -> str | None:
     return None
 
 
+def _install() -> str:
+    return f"`{pip_install(_PACKAGE)}`; {_COMPILES}"
+
+
 def _library() -> Library:
     from edgellm_llamacpp.native import library
 
     try:
         return library()
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        raise LoadFailed(f"llama-cpp-python does not work here: {error}", hint=_INSTALL) from error
+        raise LoadFailed(f"llama-cpp-python does not work here: {error}", hint=_install()) from error
 
 
 def _key(path: Path) -> tuple[Path, int, int]:

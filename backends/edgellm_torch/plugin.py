@@ -9,10 +9,12 @@ from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
 from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, Unavailable
 from edgellm.contracts.kernels import KernelChoice, KernelReport
 from edgellm.contracts.runner import TokenRunner
-from edgellm.errors import EdgeError, InsufficientMemory, LoadFailed, short_of_memory
+from edgellm.errors import EdgeError, InsufficientMemory, LoadFailed, pip_install, short_of_memory
 from edgellm.formats.summary import makes_embeddings
 
-_INSTALL = "pip install 'edgellm[torch]'"
+
+def _install() -> str:
+    return pip_install("edgellm[torch]")
 
 
 class TorchPlugin:
@@ -26,9 +28,9 @@ class TorchPlugin:
         try:
             import torch
         except ImportError as error:
-            return Unavailable(f"torch is not installed ({_last_line(error)})", _INSTALL)
+            return Unavailable(f"torch is not installed ({_last_line(error)})", _install())
         except (OSError, RuntimeError) as error:
-            return Unavailable(f"torch does not work here: {_last_line(error)}", f"reinstall it: {_INSTALL}")
+            return Unavailable(f"torch does not work here: {_last_line(error)}", f"reinstall it: {_install()}")
         from edgellm_torch.devices import gpus
 
         found = "; ".join(f"{gpu.name}: {gpu.title}, {gpu.free >> 20:,} MiB free" for gpu in gpus())
@@ -127,7 +129,7 @@ def _require_library() -> None:
                 f"there is no memory left to start PyTorch: {why}",
                 hint="close other programs, or raise the limit that this process runs under",
             ) from error
-        raise LoadFailed(f"the PyTorch engine needs torch, which does not work here: {why}", hint=_INSTALL) from error
+        raise LoadFailed(f"the PyTorch engine needs torch, which does not work here: {why}", hint=_install()) from error
 
 
 def _last_line(error: Exception) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from edgellm.contracts.engine import ModelFile, TensorInfo
-from edgellm.errors import BadModelFile
+from edgellm.errors import BadModelFile, pip_install
 from edgellm.formats.files import More, mapped
 from edgellm.formats.gguf_cursor import Cursor, Short
 from edgellm.formats.gguf_types import REMOVED_TENSOR_TYPES, TENSOR_TYPES
@@ -145,7 +145,8 @@ class _Header:
 
     def _refuse_version(self, version: int) -> NoReturn:
         if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
-            swap = "get the little-endian file, or swap it with `gguf-convert-endian FILE little` (pip install gguf)"
+            tool = f"`gguf-convert-endian FILE little` ({pip_install('gguf')})"
+            swap = f"get the little-endian file, or swap it with {tool}"
             self._bad("version", version, "the file is big-endian, for other processors than these", swap)
         if version == 1:
             newer = "get a newer file of the model; every GGUF made since September 2023 will do"

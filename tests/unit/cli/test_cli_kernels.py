@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from edgellm_torch.plugin import TorchPlugin
@@ -14,6 +15,7 @@ from edgellm import plugins
 from edgellm.cli.main import main
 from edgellm.contracts.engine import Available, Unavailable
 from edgellm.contracts.kernels import KernelChoice, KernelReport
+from edgellm.errors import pip_install
 
 Streams = pytest.CaptureFixture[str]
 
@@ -85,6 +87,17 @@ def test_an_engine_that_fails_is_no_traceback(monkeypatch: pytest.MonkeyPatch, c
     install(monkeypatch, Broken())
     assert main(["doctor", "--kernels"]) == 0
     assert "it failed when asked: RuntimeError: no idea" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_installed_where_edgellm_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The pip on the path is another environment's where ours is not active."""
+    pip = tmp_path / "pip"
+    pip.write_text("")
+    pip.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert pip_install("edgellm[torch]") == f"{sys.executable} -m pip install 'edgellm[torch]'"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert pip_install("edgellm[torch]") == "pip install 'edgellm[torch]'"
 
 
 def test_a_machine_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
