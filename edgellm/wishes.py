@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from edgellm.contracts.ranges import Count, CountOrZero, PositiveShare, Share, Temperature
+from edgellm.contracts.ranges import Count, CountOrZero, Penalty, PositiveShare, Repeat, Share, Temperature
 from edgellm.contracts.request import GenerateRequest, Message, Sampling
 from edgellm.errors import InvalidRequest
 from edgellm.presets import NAMES, PresetName
@@ -30,12 +30,16 @@ SAMPLING: dict[str, Setting] = {
     "top_p": Setting(PositiveShare, "above 0, to 1", "keep the likeliest up to this probability"),
     "top_k": Setting(CountOrZero, _COUNT, "keep this many of the likeliest; 0 keeps all"),
     "min_p": Setting(Share, "0 to 1", "keep those at least this likely, beside the best"),
+    "repeat_penalty": Setting(Repeat, "0.01 to 100", "what was said becomes less likely; 1 is none"),
+    "presence_penalty": Setting(Penalty, "-2 to 2", "taken off for a token that was there"),
+    "frequency_penalty": Setting(Penalty, "-2 to 2", "taken off for every time it was"),
     "seed": Setting(Annotated[int, Meta(ge=0, le=_LARGEST_SEED)], "a whole number", "same seed, same answer"),
 }
 MAX_TOKENS = Setting(Count, f"{_COUNT}, 1 or more", "longest answer, in tokens")
+STOP = Setting(str, "text", "end the answer before this")
 PRESET = Setting(PresetName, "one of " + ", ".join(NAMES), "sampling for a kind of task")
 SYSTEM = Setting(str, "text", "instructions that come first")
-SETTINGS: dict[str, Setting] = {"preset": PRESET, **SAMPLING, "max_tokens": MAX_TOKENS, "system": SYSTEM}
+SETTINGS: dict[str, Setting] = {"preset": PRESET, **SAMPLING, "max_tokens": MAX_TOKENS, "stop": STOP, "system": SYSTEM}
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,6 +48,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     preset: str | None = None
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
+    stop: str | None = None  # beside what a request has of its own
     system: str | None = None
 
     def changed(self, name: str, text: str) -> Wishes:
@@ -62,7 +67,10 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def upon(self, request: GenerateRequest) -> GenerateRequest:
         """The request with all of it but the instructions, which belong into its prompt."""
-        return msgspec.structs.replace(request, sampling=self.sampling, preset=self.preset, max_tokens=self.max_tokens)
+        stop = request.stop if self.stop is None else (*request.stop, self.stop)
+        return msgspec.structs.replace(
+            request, sampling=self.sampling, preset=self.preset, max_tokens=self.max_tokens, stop=stop
+        )
 
     def before(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The messages, after the instructions if there are any."""

@@ -120,7 +120,7 @@ def test_settings_are_chosen_typed_refused_and_taken_back(home: Path) -> None:
             await until(lambda: "temperature cannot be 'hot'" in screen(app))
             assert app.chat.session.wishes == Wishes()
             await pilot.press(*["backspace"] * 3, *"0.5", "enter")
-            await until(lambda: "temperature  0.5  randomness" in screen(app))
+            await until(lambda: f"{'temperature':18}0.5  randomness" in screen(app))
             assert app.chat.session.wishes.sampling.temperature == 0.5
             await pilot.press(*"temp")
             await until(lambda: isinstance(app.screen, SettingsScreen) and app.screen.highlighted == "temperature")
@@ -137,17 +137,22 @@ def test_settings_are_chosen_typed_refused_and_taken_back(home: Path) -> None:
 
 
 def test_wishes_set_each_of_the_table_and_nothing_else() -> None:
-    values = {"preset": "code", "top_k": "7", "seed": "1", "max_tokens": "5", "system": " S "}
+    values = {"preset": "code", "top_k": "7", "seed": "1", "max_tokens": "5", "stop": " # ", "system": " S "}
     texts = {name: values.get(name, "0.5") for name in SETTINGS}
     wishes = Wishes()
     for name, text in texts.items():
         wishes = wishes.changed(name, text)
     assert wishes.values() == {
         "preset": "code", "temperature": 0.5, "top_p": 0.5, "top_k": 7, "min_p": 0.5, "seed": 1, "max_tokens": 5,
-        "system": "S",
+        "repeat_penalty": 0.5, "presence_penalty": 0.5, "frequency_penalty": 0.5, "stop": "#", "system": "S",
     }  # fmt: skip
     request = wishes.upon(GenerateRequest(id="i", model="m", prompt=Text("t"), stop=("x",)))
-    assert (request.max_tokens, request.preset, request.sampling, request.stop) == (5, "code", wishes.sampling, ("x",))
+    assert (request.max_tokens, request.preset, request.sampling, request.stop) == (
+        5,
+        "code",
+        wishes.sampling,
+        ("x", "#"),
+    )
     for name in SETTINGS:
         wishes = wishes.changed(name, "default")
     assert wishes == Wishes()

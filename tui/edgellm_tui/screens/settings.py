@@ -15,7 +15,7 @@ from edgellm.inert import label
 from edgellm.wishes import SETTINGS, Wishes
 from edgellm_tui.screens.chooser import Chooser
 
-_NAME = 13
+_NAME = 18
 
 
 class SettingsScreen(Chooser):
