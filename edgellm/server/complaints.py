@@ -50,7 +50,7 @@ def invalid(error: msgspec.ValidationError, kind: type) -> InvalidRequest:
 
 
 def _told(message: str, fitting: list[types.Type]) -> str:
-    if message.startswith("Invalid enum value"):
+    if message.startswith("Invalid "):  # enum value, or value of a tag
         allowed = [str(v) for one in fitting if isinstance(one, types.LiteralType) for v in one.values]
         return f"must be {' or '.join(allowed) or 'one of the allowed values'}"
     expected = _EXPECTED.fullmatch(message)
@@ -89,7 +89,7 @@ def _apart(several: Iterable[types.Type]) -> Iterator[types.Type]:
 
 
 def _inside(outer: types.Type, name: str) -> list[Any]:
-    if isinstance(outer, types.ListType):
+    if isinstance(outer, types.ListType | types.VarTupleType):
         return [outer.item_type]
     if isinstance(outer, types.DictType):
         return [outer.value_type]

@@ -9,6 +9,7 @@ import threading
 import pytest
 from starlette.requests import Request
 
+from edgellm.contracts.request import GenerateRequest
 from edgellm.errors import InvalidRequest
 from edgellm.server.body import PARSED_AT_ONCE, Limits, decode, parsed
 from edgellm.server.openai_bodies import ChatBody
@@ -85,6 +86,22 @@ def test_a_field_is_told_what_it_may_be(field: str, value: object, message: str,
     with pytest.raises(InvalidRequest) as caught:
         decode(json.dumps(body).encode(), ChatBody)
     assert (caught.value.message, caught.value.param) == (message, param)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ({"type": "poem"}, "prompt.type must be one of the allowed values"),
+        (
+            {"type": "messages", "messages": [{"role": "poet", "content": "x"}]},
+            "prompt.messages[0].role must be assistant or system or tool or user",
+        ),
+    ],
+)
+def test_what_is_not_among_the_allowed_is_not_repeated(prompt: object, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode(json.dumps({"id": "", "model": "m", "prompt": prompt}).encode(), GenerateRequest)
+    assert caught.value.message == message
 
 
 def test_a_body_of_another_kind_is_told() -> None:
