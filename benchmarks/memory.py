@@ -3,10 +3,12 @@
 usage: memory.py MODEL.gguf ... [--engine NAME] [--prompt 1200] [--json]
 
 For each context and KV type a worker process loads the model, as the daemon would, and answers once; then its resident
-memory stands beside the plan: shared libraries included, as the plan is for a worker that runs alone. Weights are read,
-not mapped, so that their pages count. A model that makes embeddings gets every token of its vocabulary in texts as long
-as may be, and the most that it took on the way counts, where the system tells: it keeps nothing. The same counts
-for the PyTorch engine, which gives a step's memory back.
+memory stands beside the plan. Pages of its libraries' files count as many as were planned: the system maps more or
+fewer, as they lie in its cache, and takes them back as it likes. Weights are read, not mapped, so that they count.
+
+A model that makes embeddings gets every token of its vocabulary in texts as long as may be, and the most that it took
+on the way counts, where the system tells: it keeps nothing. The same counts for the PyTorch engine, which gives a
+step's memory back.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import json
 import tempfile
 from pathlib import Path
 
+import edgellm_llamacpp.costs
+import edgellm_torch.costs
 import msgspec
 import psutil
 
@@ -35,6 +39,7 @@ from edgellm.plugins import embedder_for, engine_for
 
 CONTEXTS = (2048, 4096, 8192)
 EMBEDDING_CONTEXTS = (128, 512, 2048)  # no longer than a model takes
+LIBRARIES = {"llamacpp": edgellm_llamacpp.costs.LIBRARIES, "torch": edgellm_torch.costs.LIBRARIES}
 KV_TYPES = {"llamacpp": ("f16", "q8_0"), "torch": ("f16", "int8")}
 PROMPT = 1200  # tokens; scratch for a context is touched as far as it is used
 MIB = 1 << 20
@@ -106,21 +111,20 @@ async def _taken(load: Load, request: GenerateRequest | EmbedRequest) -> int:
                 if isinstance(event, Failed):
                     raise SystemExit(event.error.message)
             assert local.pid is not None
-            return (
-                _peak(local.pid)
-                if load.embeds or load.engine == "torch"
-                else int(psutil.Process(local.pid).memory_info().rss)
-            )
+            peak = load.embeds or load.engine == "torch"
+            return _resident(local.pid, LIBRARIES[load.engine], peak=peak)
         finally:
             await local.stop(0.0)
 
 
-def _peak(pid: int) -> int:
-    """The most resident bytes of a process so far; where the system does not tell, those of now."""
+def _resident(pid: int, libraries: int, *, peak: bool) -> int:
+    """Bytes now, or the most so far, `libraries` for pages of files; all that is resident where no more is told."""
     status = Path(f"/proc/{pid}/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    told = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    return told[0] if told else int(psutil.Process(pid).memory_info().rss)
+    if not status.exists():
+        return int(psutil.Process(pid).memory_info().rss)
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    whole, files = (int(lines[name].split()[0]) * 1024 for name in ("VmHWM" if peak else "VmRSS", "RssFile"))
+    return whole - files + libraries
 
 
 def rows(path: Path, engine: str, prompt: int) -> list[Measured]:

@@ -62,11 +62,11 @@ class ProcessService(Service):
         return ModelPlan(Load("fake", str(path), PLACE, str(manifest.full_name), queue), 1)
 
     def _make_model(self, load: Load) -> LocalModel:
-        argv: list[str] | None = [sys.executable, "-P", str(FAKE), json.dumps(self._options)]
+        argv = [sys.executable, "-P", str(FAKE), json.dumps(self._options)]
         if "core" in self._options:
             argv = [sys.executable, str(CORE), str(self._options["core"])]
         elif "torch" in self._options:
-            argv = None  # the worker itself
+            argv = [sys.executable, str(CORE), "torch"]
         log = self._paths.worker_log(load.model)
         return LocalModel(load, supervision=self._patience, log_path=log, argv=argv)
 

@@ -27,8 +27,10 @@ BLOCK: Final = 256  # llama.cpp rounds its KV up to this many cells
 # half with q4_0): there they are for what would not fit otherwise. Ours reads OWN_KV (repacking.py) as fast as f16.
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
-# Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model.
-PROCESS: Final = 66 * MIB
+# Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model. Pages of the
+# libraries' files are the system's to map and to take back.
+LIBRARIES: Final = 26 * MIB
+PROCESS: Final = LIBRARIES + 40 * MIB
 WORD: Final = 180  # bytes per vocabulary entry, measured
 MERGE: Final = 210  # more for each, where a vocabulary has merges: about one for each entry
 

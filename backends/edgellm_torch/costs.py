@@ -36,8 +36,10 @@ ACTIVATED: Final[dict[Activation, int]] = {"silu": 7, "gelu": 9}
 ATTENTION: Final = 32 * MIB
 
 # Measured on Linux with the CPU build: an interpreter with torch, numpy, the tokenizer's library and the templates, and
-# what loading and dequantising leave with the allocator; before any model.
-PROCESS: Final = 250 * MIB
+# what loading and dequantising leave with the allocator; before any model. Of the libraries' files the system maps the
+# neighbours of a page too where it has them cached in one piece, and takes all of them back as it likes: 85 to 170 MiB.
+LIBRARIES: Final = 110 * MIB
+PROCESS: Final = LIBRARIES + 140 * MIB
 WORD: Final = 200  # bytes per vocabulary entry, measured
 MERGE: Final = 250  # more for each, where a vocabulary has merges: about one for each entry
 

@@ -15,7 +15,7 @@ KV_TYPE: Final = "f32"  # of a decoder: it holds the texts of one call, and is n
 
 # Measured, as costs.PROCESS: an encoder needs no sampler and no library for its tokenizer; attention over whole texts
 # makes 4 MiB of scores at a time, and some copies on the way.
-PROCESS: Final = 280 * costs.MIB
+PROCESS: Final = costs.LIBRARIES + 170 * costs.MIB
 
 
 def embedding_cost(model: ModelFile) -> CostModel:

@@ -238,8 +238,8 @@ def test_case_23_requests_that_give_way_to_each_other_too(
 ) -> None:
     """The real worker, core and scheduler, in whose KV there is no room for all who run."""
     load = Load(core=True)
-    step_s = 0.004 if count >= 2000 else 0.02  # a worker tells once a second how often: the few must last as long
-    options = {"core": step_s} if engine == "fake" else {"torch": str(tiny_model("torch-tiny-gemma3", tmp_path))}
+    options = {"core": 0.004} if engine == "fake" else {"torch": str(tiny_model("torch-tiny-gemma3", tmp_path))}
     with processes(**options) as running:
         leaves_nothing(running, load, count, kill_every)
-    assert load.suspended > count // 30
+    print("SUSP", engine, count, load.suspended)
+    assert load.suspended > count // 20
