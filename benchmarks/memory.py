@@ -22,7 +22,7 @@ from pathlib import Path
 import edgellm_llamacpp.costs
 import edgellm_torch.costs
 import msgspec
-import psutil
+from resident import resident
 
 from edgellm.config import Settings
 from edgellm.contracts.embedding import EmbedRequest
@@ -66,7 +66,7 @@ class Measured(msgspec.Struct, frozen=True):
 def measure(path: Path, context: int, kv_type: str, prompt: int = PROMPT, engine_name: str = "llamacpp") -> Measured:
     """Load the model at `path` into a worker, answer once, and look."""
     model = read_model(path)
-    settings = Settings(context=context, kv_type=kv_type, mmap=False, threads=1)
+    settings = Settings(context=context, kv_type=kv_type, mmap=False, threads=1, max_sequences=1)
     engine = engine_for(model, engine_name)
     plan = make_plan(model, engine, settings, memory(), cores())
     load = Load(engine.name, str(path), plan.placement, path.stem)
@@ -112,19 +112,9 @@ async def _taken(load: Load, request: GenerateRequest | EmbedRequest) -> int:
                     raise SystemExit(event.error.message)
             assert local.pid is not None
             peak = load.embeds or load.engine == "torch"
-            return _resident(local.pid, LIBRARIES[load.engine], peak=peak)
+            return resident(local.pid, LIBRARIES[load.engine], peak=peak)
         finally:
             await local.stop(0.0)
-
-
-def _resident(pid: int, libraries: int, *, peak: bool) -> int:
-    """Bytes now, or the most so far, `libraries` for pages of files; all that is resident where no more is told."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        return int(psutil.Process(pid).memory_info().rss)
-    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-    whole, files = (int(lines[name].split()[0]) * 1024 for name in ("VmHWM" if peak else "VmRSS", "RssFile"))
-    return whole - files + libraries
 
 
 def rows(path: Path, engine: str, prompt: int) -> list[Measured]:

@@ -6,13 +6,14 @@ Prints the high-water mark of its resident memory in bytes, with as much of libr
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from edgellm_torch.costs import LIBRARIES
-from edgellm_torch.gauge import _resident
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.runner import TorchRunner
+from resident import resident
 
 import edgellm.engine.worker  # noqa: F401
 from edgellm.contracts.engine import Placement
@@ -45,10 +46,7 @@ def main() -> None:
     rows = [Row(0, start, [5] * (context - start), EVERYTHING)]
     rows += [Row(sequence, 0, [5], EVERYTHING) for sequence in range(1, sequences)]
     runner.collect(runner.submit(rows))
-    peak, files = _resident("VmHWM"), _resident("RssFile")
-    assert peak is not None
-    assert files is not None
-    print(peak - files + LIBRARIES)
+    print(resident(os.getpid(), LIBRARIES, peak=True))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,11 @@ KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0",
 # libraries' files are the system's to map and to take back.
 LIBRARIES: Final = 26 * MIB
 PROCESS: Final = LIBRARIES + 40 * MIB
-WORD: Final = 180  # bytes per vocabulary entry, measured
-MERGE: Final = 210  # more for each, where a vocabulary has merges: about one for each entry
+EMBEDDER: Final = LIBRARIES + 32 * MIB  # the same with neither templates nor samplers
+# Bytes per vocabulary entry, measured. A worker has the vocabulary twice (`LlamaCppPlugin`) and sorts its numbers.
+WORD: Final = 400
+MERGE: Final = 200  # more for each, where a vocabulary has merges: about one for each entry
+EMBEDDER_WORD: Final = 180
 
 
 def cost_model(model: ModelFile, kv_type: str) -> CostModel:
@@ -62,7 +65,11 @@ def embedding_cost(model: ModelFile, batch_tokens: int) -> CostModel:
     """
     cost = cost_model(model, KV_TYPES[0])
     activations = cost.activations + F32_BYTES * _words(model)
-    return msgspec.structs.replace(cost, step_tokens=batch_tokens, activations=activations, logits=0)
+    if not any(kind.per_token for kind in cost.kv):  # an encoder: each token has a mask over all of the call
+        masks = 2 if _number(model, "attention.sliding_window") else 1
+        activations += masks * F16_BYTES * batch_tokens
+    process = EMBEDDER + EMBEDDER_WORD * _words(model)
+    return msgspec.structs.replace(cost, step_tokens=batch_tokens, activations=activations, process=process, logits=0)
 
 
 def _weights(model: ModelFile) -> int:

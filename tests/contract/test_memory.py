@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -193,7 +194,10 @@ def test_the_largest_step_of_the_torch_engine_takes_what_was_planned(
     dims = torch_zoo.Dims(context=context)
     path = torch_zoo.write(tmp_path, which, "Q8_0", dims=dims).quantised if tiny else request.getfixturevalue(which)
     command = [sys.executable, str(STEP), str(path), *map(str, (context, context, 32, batch)), kv_type]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False)
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(MEASURE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     needs = TorchPlugin().cost_model(read_model(path), kv_type).needs(context, 32, batch)
     assert needs.total == pytest.approx(int(done.stdout), rel=0.1), needs
