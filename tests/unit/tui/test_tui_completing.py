@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from chat_app import chatting, daemon
+from chat_app import chatting, daemon, until
 from edgellm_tui.completing import Completion, completed
 from fake_service import HELLO
 
@@ -67,7 +67,7 @@ def test_tab_in_the_prompt(home: Path, here: Path) -> None:
             area.text = ""
             await pilot.press(*"@note", "tab")
             assert area.text == "@note"
-            assert "notebook.txt  notes.md" in [str(told.message) for told in app._notifications]
+            await until(lambda: "notebook.txt  notes.md" in [str(told.message) for told in app._notifications])
             assert area.has_focus
 
     with daemon(HELLO):

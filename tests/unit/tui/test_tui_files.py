@@ -70,8 +70,8 @@ def test_names_of_files_that_are_not_there_are_told(home: Path, here: Path) -> N
     async def use() -> None:
         async with chatting() as (app, pilot):
             await ask(app, pilot, "see @b.md")
+            await until(lambda: any("there is no file b.md" in str(told.message) for told in app._notifications))
             await answered(app, pilot)
-            assert any("there is no file b.md" in str(told.message) for told in app._notifications)
 
     with daemon(HELLO):
         asyncio.run(use())
