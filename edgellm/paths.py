@@ -106,7 +106,7 @@ def _require_possible(root: Path) -> None:
     """Raises ConfigError for a folder that cannot be made, instead of calling it empty. Leaves nothing behind."""
     import tempfile
 
-    there = next(folder for folder in root.parents if folder.exists())
+    there = next((folder for folder in root.parents if folder.exists()), root.parent)  # a drive may not be there
     try:
         Path(tempfile.mkdtemp(prefix=".edgellm-", dir=there)).rmdir()
     except OSError as error:

@@ -99,6 +99,9 @@ def test_a_home_that_cannot_be_is_no_empty_one(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("EDGELLM_HOME", str(tmp_path / "x" / "y"))
     default_paths()
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # nor is the drive, on Windows
+    with pytest.raises(ConfigError, match="cannot be made"):
+        default_paths()
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names that are any bytes")
