@@ -47,10 +47,12 @@ def pip_install(*arguments: str) -> str:
     """The command that installs into the environment that runs: a bare `pip` is another's where this is not active."""
     import shlex
     import shutil
+    import subprocess
 
     found = shutil.which("pip")
     ours = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)  # noqa: PTH120
-    return shlex.join([*(["pip"] if ours else [sys.executable, "-m", "pip"]), "install", *arguments])
+    words = [*(["pip"] if ours else [sys.executable, "-m", "pip"]), "install", *arguments]
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):

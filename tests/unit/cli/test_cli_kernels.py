@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from edgellm_torch.plugin import TorchPlugin
 
-from edgellm import plugins
+from edgellm import errors, plugins
 from edgellm.cli.main import main
 from edgellm.contracts.engine import Available, Unavailable
 from edgellm.contracts.kernels import KernelChoice, KernelReport
@@ -95,9 +98,12 @@ def test_what_is_missing_is_installed_where_edgellm_runs(monkeypatch: pytest.Mon
     pip.write_text("")
     pip.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert pip_install("edgellm[torch]") == f"{sys.executable} -m pip install 'edgellm[torch]'"
+    assert pip_install("edgellm[torch]") == f"{shlex.quote(sys.executable)} -m pip install 'edgellm[torch]'"
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert pip_install("edgellm[torch]") == "pip install 'edgellm[torch]'"
+    monkeypatch.setattr(errors, "os", SimpleNamespace(name="nt", path=os.path))  # whose shells know no single quotes
+    monkeypatch.setattr(sys, "executable", r"C:\Program Files\python.exe")
+    assert pip_install("edgellm[torch]") == r'"C:\Program Files\python.exe" -m pip install edgellm[torch]'
 
 
 def test_a_machine_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
