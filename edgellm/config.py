@@ -311,7 +311,8 @@ def _from_text(field: Field, text: str, source: str) -> object:
 def _checked(field: Field, value: object, source: str) -> object:
     try:
         checked: object = msgspec.convert(value, field.hint)
-    except msgspec.ValidationError as error:
+        msgspec.json.encode(checked)  # as it is told and handed on; bytes of a variable may be no text
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise _refused(field, value, source) from error
     if field.name == "threads" and isinstance(checked, int) and checked > _cpus():
         raise _refused(field, value, source)  # engines start them all at once, and crash where the system will not

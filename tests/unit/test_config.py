@@ -213,3 +213,10 @@ def test_what_a_text_may_be_is_told_as_it_is(paths: Paths) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(paths, {"host": ""}, {})
     assert caught.value.hint == "--host takes a text that is not empty"
+
+
+@pytest.mark.parametrize("variable", ["EDGELLM_DRAFT", "EDGELLM_ALLOWED_HOSTS"])
+def test_bytes_that_are_no_text_are_refused(paths: Paths, variable: str) -> None:
+    name = variable.removeprefix("EDGELLM_").lower()
+    assert refuse(paths, {}, {variable: "a\udcff"}).message.endswith(f"from {variable}, is not allowed")
+    assert refuse(paths, {name: "a\udcff" if name == "draft" else ["a\udcff"]}, {}).message.endswith("is not allowed")
