@@ -56,7 +56,7 @@ def _options(context: Any) -> list[str]:
 def _misused(option: str, said: str) -> InvalidRequest:
     if "not take a value" in said:
         return InvalidRequest(f"{option} takes no value", hint=f"write {option} alone")
-    return InvalidRequest(f"{option} needs a value", hint=f"write it behind: {option} VALUE")
+    return InvalidRequest(f"{option} needs a value", hint=f"write {option} VALUE")
 
 
 def _wrong(param: Any, said: str, command: str) -> str:

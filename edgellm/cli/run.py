@@ -199,7 +199,9 @@ def _require_allowed(wanted: Wanted) -> None:
             msgspec.convert(value, setting.hint | None)
         except msgspec.ValidationError as error:
             raise InvalidRequest(
-                f"{option(name)} {value:g} is not allowed", hint=f"{option(name)} takes {setting.takes}", param=name
+                f"{option(name)} {str(value).removesuffix('.0')} is not allowed",
+                hint=f"{option(name)} takes {setting.takes}",
+                param=name,
             ) from error
 
 

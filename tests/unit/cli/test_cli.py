@@ -155,7 +155,7 @@ def test_an_ignored_ctrl_c_stays_ignored(home: Path) -> None:
         (["rm"], "edgellm rm needs name: models to remove"),
         (["run", "x", "--top-k", "many"], "--top-k takes a whole number, not 'many'"),
         (["run", "x", "--temperature", "hot"], "--temperature takes a number, not 'hot'"),
-        (["run", "x", "--top-k"], "--top-k needs a value\nhint: write it behind: --top-k value"),
+        (["run", "x", "--top-k"], "--top-k needs a value\nhint: write --top-k value"),
         (["run", "x", "--json=3"], "--json takes no value\nhint: write --json alone"),
         (["run", "x", "--bogus"], "there is no option --bogus\nhint: `edgellm run --help`"),
         (["run", "x", "--tempratur", "1"], "there is no option --tempratur\nhint: did you mean --temperature? "),
@@ -164,6 +164,8 @@ def test_an_ignored_ctrl_c_stays_ignored(home: Path) -> None:
             ["run", "x", "hi", "--temperature", "-1"],
             "--temperature -1 is not allowed\nhint: --temperature takes 0 or more",
         ),
+        (["run", "x", "hi", "--top-k", "9" * 400], f"--top-k {'9' * 400} is not allowed"),
+        (["run", "x", "hi", "--max-tokens", "-12345678"], "--max-tokens -12345678 is not allowed"),
         (["run", "x", "hi", "--top-p", "0"], "--top-p 0 is not allowed\nhint: --top-p takes above 0, to 1"),
         (["run", "x", "hi", "--max-tokens", "0"], "--max-tokens 0 is not allowed\nhint: --max-tokens takes"),
         (
