@@ -197,7 +197,7 @@ def test_case_08_odd_files_are_refused_at_once(do: Import, tmp_path: Path) -> No
         start = time.perf_counter()
         with pytest.raises(BadModelFile, match="not a regular file"):
             do(path, "mine")
-        assert time.perf_counter() - start < 0.1
+        assert time.perf_counter() - start < 5  # not to the end of what has none
 
 
 @pytest.mark.parametrize(
