@@ -31,8 +31,11 @@ def with_files(text: str) -> str:
 
 
 def missing(text: str) -> list[str]:
-    """Names after an `@` that look like a file's where there is none to go along: mistyped, or a folder's. Blocks."""
-    names = [found[1] or _named(found[2]) for found in _MENTION.finditer(text)]
+    """Names after an `@` that look like a file's where there is none to go along: mistyped, or a folder's; once each.
+
+    Blocks.
+    """
+    names = dict.fromkeys(found[1] or _named(found[2]) for found in _MENTION.finditer(text))
     return [
         name for name in names if not _is_file(expanded(name)) and (_LOOKS_LIKE_ONE.search(name) or _is_folder(name))
     ]

@@ -63,7 +63,7 @@ def test_what_is_no_text_is_refused(here: Path) -> None:
 def test_names_of_files_that_are_not_there_are_told(home: Path, here: Path) -> None:
     (here / "a.md").write_text("one")
     (here / "folder").mkdir()
-    text = 'In @a.md, @b.md, @c/d @folder and @"e f.txt": ask @nobody, me@g.md, @2.5 or @.'
+    text = 'In @a.md, @b.md, @c/d @folder and @"e f.txt": ask @nobody, me@g.md, @2.5 or @. And @b.md?'
     assert missing(text) == ["b.md", "c/d", "folder", "e f.txt"]
     assert missing("@" + "x/" * 5000 + " @a\0b.md") == ["x/" * 5000, "a\0b.md"]
 
