@@ -89,6 +89,10 @@ def list_(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print names only.")] = False,
 ) -> None:
     """List the models in the store, unfinished pulls, or the catalogue."""
+    if catalogue and partial:
+        from edgellm.errors import InvalidRequest
+
+        raise InvalidRequest("--partial and --catalogue are two lists", hint="ask for one of them")
     if catalogue:
         from edgellm.cli.catalogue import list_catalogue
 
