@@ -34,7 +34,7 @@ from edgellm.formats.gguf import read_model
 from edgellm.formats.summary import makes_embeddings
 from edgellm.placement.embedding import place_embedder
 from edgellm.placement.machine import cores, memory
-from edgellm.placement.plan import make_plan
+from edgellm.placement.plan import make_plan, trained_context
 from edgellm.plugins import embedder_for, engine_for
 
 CONTEXTS = (2048, 4096, 8192)
@@ -119,8 +119,11 @@ async def _taken(load: Load, request: GenerateRequest | EmbedRequest) -> int:
 
 def rows(path: Path, engine: str, prompt: int) -> list[Measured]:
     """Of one model, all contexts and KV types."""
-    if makes_embeddings(read_model(path)):
-        return [measure_embedder(path, context, engine) for context in EMBEDDING_CONTEXTS]
+    model = read_model(path)
+    if makes_embeddings(model):
+        most = trained_context(model) or max(EMBEDDING_CONTEXTS)
+        contexts = sorted({min(context, most) for context in EMBEDDING_CONTEXTS})
+        return [measure_embedder(path, context, engine) for context in contexts]
     return [measure(path, context, kv_type, prompt, engine) for context in CONTEXTS for kv_type in KV_TYPES[engine]]
 
 

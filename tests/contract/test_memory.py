@@ -150,6 +150,7 @@ def test_a_whole_worker_takes_what_was_planned(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the most that was taken")
 @pytest.mark.parametrize("engine", ["llamacpp", "torch"])
 @pytest.mark.parametrize("family", ["all-minilm", "nomic-bert", "gemma-embedding", "qwen3"])
@@ -167,7 +168,7 @@ def test_a_whole_embedder_takes_what_was_planned(
         keys = {"pooling_type": 1}
         path = torch_zoo.write(tmp_path, family, "Q4_0", keys=keys, dims=dims, families=ENCODERS | FAMILIES).quantised
     command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", engine]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     for row in json.loads(done.stdout):
         assert row["predicted"] == pytest.approx(row["taken"], rel=0.1), row
