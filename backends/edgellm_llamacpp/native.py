@@ -91,7 +91,11 @@ def import_binding() -> Any:
     GNU's OpenMP reads its settings when it is loaded. By default a thread that waits for the others spins for
     milliseconds, hundreds of times per step; where another program wants that core, a step of 12 ms takes 260. With a
     short spin it takes 12 and 45.
+
+    A failed assertion ends the process. Before that ggml starts a debugger in a fork; where two threads fail at once
+    each fork waits for a pipe that the other keeps open, for good, and holds memory and pipes of the process that died.
     """
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     import llama_cpp

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -413,3 +414,22 @@ def test_a_process_without_memory_blames_no_file(
     with pytest.raises(kind, match=r"a\.gguf"):
         _open(lib, [Path("a.gguf")], None)
     lib.log.clear()
+
+
+ABORT = """
+from edgellm_llamacpp.native import import_binding
+import_binding().llama_cpp._lib.ggml_abort(b"some.c", 1, b"that cannot be")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ggml starts no debugger")
+def test_a_failed_assertion_ends_the_process_and_leaves_no_other(tmp_path: Path) -> None:
+    """ggml would fork a debugger first: found by its name on the path, as here, it would leave a file."""
+    debugger = tmp_path / "gdb"
+    debugger.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    debugger.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([sys.executable, "-c", ABORT], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == -signal.SIGABRT
+    assert "some.c:1: that cannot be" in done.stderr
+    assert not (tmp_path / "started").exists()
