@@ -130,7 +130,8 @@ def test_case_17_a_daemon_that_is_killed_leaves_no_worker(
         assert last.error.retriable
 
 
-def test_case_17_sigterm_drains(paths: Paths, tmp_path: Path) -> None:
+def test_case_17_sigterm_drains(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGELLM_SHUTDOWN_GRACE_S", "60")  # the answer's end is waited for, however slow an engine is
     with elsewhere(paths, tmp_path) as own, serving(own) as served:
         events = served.generate(SHORT, 60)
         next(event for event in events if decodes(event))
