@@ -50,6 +50,11 @@ class Paths(msgspec.Struct, frozen=True):
         return self.data / "last-chat"
 
     @property
+    def told_settings(self) -> Path:
+        """What `edgellm run` last said of the running daemon's settings, so that it says it once."""
+        return self.runtime / "told"
+
+    @property
     def config_file(self) -> Path:
         return self.config / "config.toml"
 

@@ -257,7 +257,7 @@ def _is_news(text: str, paths: Paths) -> bool:
     """Whether it was not the last that was told. `ps` shows at any time what holds; where none can tell, it is news."""
     with contextlib.suppress(OSError):
         make_private_folder(paths.runtime)
-        file = paths.runtime / "told"
+        file = paths.told_settings
         if file.exists() and file.read_bytes() == text.encode():
             return False
         write_private(file, text.encode())

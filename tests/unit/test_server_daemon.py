@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import os
 import signal
 import socket
@@ -26,7 +27,8 @@ from edgellm.config import Settings
 from edgellm.errors import ConfigError, DaemonError
 from edgellm.paths import Paths
 from edgellm.server.binding import bind, url_of
-from edgellm.server.web import told_now_and_then
+from edgellm.server.body import Limits
+from edgellm.server.web import told_now_and_then, web_server
 
 FAKE = Path(__file__).parent.parent / "fake_daemon.py"
 CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -310,3 +312,22 @@ def test_a_loop_that_can_accept_nobody_says_so_once_a_minute(caplog: pytest.LogC
         assert [record.exc_info for record in caplog.records] == [None]
         handle(loop, {"message": "another", "exception": ValueError("x")})
     assert len(caplog.records) == 2
+
+
+def test_the_server_tells_its_loop_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve() -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+        server = web_server(app, Limits())
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.01)
+            full = {"message": "accept failed", "exception": OSError(errno.EMFILE, "full"), "socket": listening}
+            for _ in range(1000):
+                asyncio.get_running_loop().call_exception_handler(full)
+            server.should_exit = True
+            await serving
+
+    asyncio.run(serve())
+    assert [record.exc_info for record in caplog.records if record.levelno >= logging.WARNING] == [None]
