@@ -32,10 +32,10 @@ KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0",
 LIBRARIES: Final = 26 * MIB
 PROCESS: Final = LIBRARIES + 40 * MIB
 EMBEDDER: Final = LIBRARIES + 32 * MIB  # the same with neither templates nor samplers
-# Bytes per vocabulary entry, measured. A worker has the vocabulary twice (`LlamaCppPlugin`) and sorts its numbers.
-WORD: Final = 400
-MERGE: Final = 200  # more for each, where a vocabulary has merges: about one for each entry
-EMBEDDER_WORD: Final = 180
+# Bytes per vocabulary entry, measured; and more for each where there are merges, about one for each entry. A worker for
+# text has the vocabulary twice (`LlamaCppPlugin`) and sorts its numbers.
+WORD, MERGE = 400, 200
+EMBEDDER_WORD, EMBEDDER_MERGE = 180, 210
 
 
 def cost_model(model: ModelFile, kv_type: str) -> CostModel:
@@ -48,7 +48,7 @@ def cost_model(model: ModelFile, kv_type: str) -> CostModel:
     return CostModel(
         weights=_weights(model),
         kv=_kv(memory, kv_type),
-        process=PROCESS + _vocabulary(model),
+        process=PROCESS + _vocabulary(model, WORD, MERGE),
         activations=F32_BYTES * _activations(model),
         state=F32_BYTES * max((layer.state for layer in memory), default=0),
         mask=F16_BYTES,
@@ -68,7 +68,7 @@ def embedding_cost(model: ModelFile, batch_tokens: int) -> CostModel:
     if not any(kind.per_token for kind in cost.kv):  # an encoder: each token has a mask over all of the call
         masks = 2 if _number(model, "attention.sliding_window") else 1
         activations += masks * F16_BYTES * batch_tokens
-    process = EMBEDDER + EMBEDDER_WORD * _words(model)
+    process = EMBEDDER + _vocabulary(model, EMBEDDER_WORD, EMBEDDER_MERGE)
     return msgspec.structs.replace(cost, step_tokens=batch_tokens, activations=activations, process=process, logits=0)
 
 
@@ -145,10 +145,10 @@ def _words(model: ModelFile) -> int:
     return max((t.shape[-1] for t in model.tensors if t.name == "token_embd.weight"), default=0)
 
 
-def _vocabulary(model: ModelFile) -> int:
-    """Bytes of the vocabulary in memory."""
+def _vocabulary(model: ModelFile, word: int, merge: int) -> int:
+    """Bytes of the vocabulary in memory, with so many for each entry."""
     merges = model.metadata.get("tokenizer.ggml.model") == "gpt2"
-    return _words(model) * (WORD + MERGE if merges else WORD)
+    return _words(model) * (word + merge if merges else word)
 
 
 def _number(model: ModelFile, key: str) -> int:

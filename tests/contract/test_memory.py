@@ -13,7 +13,7 @@ import pytest
 import torch_zoo
 import zoo
 from contract.engines import TINY
-from edgellm_llamacpp.costs import MIB, cost_model
+from edgellm_llamacpp.costs import EMBEDDER_MERGE, MIB, cost_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import repacked
 from edgellm_torch.plugin import TorchPlugin
@@ -202,3 +202,13 @@ def test_the_largest_step_of_the_torch_engine_takes_what_was_planned(
     assert done.returncode == 0, done.stderr[-2000:]
     needs = TorchPlugin().cost_model(read_model(path), kv_type).needs(context, 32, batch)
     assert needs.total == pytest.approx(int(done.stdout), rel=0.1), needs
+
+
+def test_merges_count_for_embedders_too(tmp_path: Path) -> None:
+    model = read_model(zoo.write(tmp_path, "qwen3", Size(vocabulary=4096)))
+
+    def process(kind: str) -> int:
+        of = msgspec.structs.replace(model, metadata=dict(model.metadata) | {"tokenizer.ggml.model": kind})
+        return LlamaCppPlugin().embedding_cost(of, 512).process
+
+    assert process("gpt2") - process("llama") == 4096 * EMBEDDER_MERGE
