@@ -14,12 +14,13 @@ import pytest
 
 from edgellm.client import DaemonClient
 from edgellm.contracts.events import Event
-from edgellm.contracts.request import GenerateRequest, Prompt
+from edgellm.contracts.request import GenerateRequest, Prompt, Sampling
 from edgellm.contracts.status import LoadedModel
 from edgellm.library.pull import pull
 from edgellm.paths import Paths, default_paths
 
 MODEL = "smollm2:135m"
+ENDLESS = Sampling(frequency_penalty=-2.0)  # what was said becomes likelier: the model never ends its answer itself
 
 
 def home_with_model(file: Path, root: Path, patch: pytest.MonkeyPatch) -> Paths:
@@ -54,7 +55,9 @@ class Served:
         return pid
 
     def generate(self, prompt: Prompt, max_tokens: int) -> Iterator[Event]:
-        return self.client.generate(GenerateRequest(id="", model=MODEL, prompt=prompt, max_tokens=max_tokens))
+        """An answer that ends at `max_tokens`, not where the model likes: what is done meanwhile finds it running."""
+        request = GenerateRequest(id="", model=MODEL, prompt=prompt, sampling=ENDLESS, max_tokens=max_tokens)
+        return self.client.generate(request)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from chat_app import answered, ask, chatting, history, screen, until
 from edgellm_tui.app import ChatApp
 from edgellm_tui.widgets.turns import Reply
-from real_daemon import MODEL, home_with_model
+from real_daemon import ENDLESS, MODEL, home_with_model
 from textual.pilot import Pilot
 
 from edgellm.client import DaemonClient
@@ -29,6 +29,9 @@ def test_a_conversation_with_the_starter_model(starter: Path, tmp_path: Path, mo
             assert reply.turn.state == "done", reply.turn.error
             assert "Paris" in reply.turn.text
             await until(lambda: "this device · " in screen(app) and "tok/s" in screen(app))
+            app.chat.prompt.area.insert(f"/set frequency_penalty {ENDLESS.frequency_penalty}")
+            await pilot.press("enter")
+            await until(lambda: app.chat.session.wishes.sampling == ENDLESS)
             await ask(app, pilot, "Count from 1 to 1000, one number on each line.")
             await until(lambda: len(reply_text(app)) > 40, 90)
             await pilot.press("escape")

@@ -12,7 +12,7 @@ from typing import Any
 
 import openai
 import pytest
-from real_daemon import MODEL, home_with_model
+from real_daemon import ENDLESS, MODEL, home_with_model
 
 from edgellm.client import DaemonClient
 from edgellm.config import load_settings
@@ -95,7 +95,9 @@ def test_models(client: openai.OpenAI) -> None:
 
 
 def test_a_stream_that_is_closed_frees_the_model(client: openai.OpenAI, daemon: DaemonClient) -> None:
-    stream = client.chat.completions.create(model=MODEL, messages=ASK, stream=True, max_tokens=800, stop=None)
+    stream = client.chat.completions.create(
+        model=MODEL, messages=ASK, stream=True, max_tokens=800, stop=None, frequency_penalty=ENDLESS.frequency_penalty
+    )
     next(iter(stream))
     assert daemon.ps()[0].running == 1
     stream.close()
@@ -109,7 +111,10 @@ def test_a_stream_that_is_closed_frees_the_model(client: openai.OpenAI, daemon: 
 def test_a_worker_that_is_killed_fails_its_answers_and_the_next_is_served(
     client: openai.OpenAI, daemon: DaemonClient
 ) -> None:
-    stream = iter(client.completions.create(model=MODEL, prompt="Once upon a time", stream=True, max_tokens=800))
+    made = client.completions.create(
+        model=MODEL, prompt="Once", stream=True, max_tokens=800, frequency_penalty=ENDLESS.frequency_penalty
+    )
+    stream = iter(made)
     next(stream)
     pid = daemon.ps()[0].pid
     assert pid is not None

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from real_daemon import MODEL, Served, home_with_model, serving, wait_for
+from real_daemon import ENDLESS, MODEL, Served, home_with_model, serving, wait_for
 
 from edgellm import platform
 from edgellm.contracts.events import Event, Failed, Finished, Progress, TextDelta
@@ -69,6 +69,7 @@ class Whole(threading.Thread):
         super().__init__(daemon=True)
         self.url = served.client.info.url + "/v1/completions"
         self.body = {"model": MODEL, "prompt": prompt.text + " And", "max_tokens": 900}
+        self.body["frequency_penalty"] = ENDLESS.frequency_penalty
         self.status = 0
         self.reply: dict[str, Any] = {}
         self.start()
