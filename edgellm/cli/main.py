@@ -82,17 +82,19 @@ def convert(
 
 @app.command("list")
 def list_(
-    sort: Annotated[str, typer.Option("--sort", help="name, params, size, context or used.")] = "name",
+    sort: Annotated[str | None, typer.Option("--sort", help="name, params, size, context or used.")] = None,
     partial: Annotated[bool, typer.Option("--partial", help="List pulls that can go on, instead.")] = False,
     catalogue: Annotated[bool, typer.Option("--catalogue", help="List what can be pulled by name, instead.")] = False,
     json: options.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print names only.")] = False,
 ) -> None:
     """List the models in the store, unfinished pulls, or the catalogue."""
-    if catalogue and partial:
+    if (catalogue and partial) or (sort is not None and (catalogue or partial)):
         from edgellm.errors import InvalidRequest
 
-        raise InvalidRequest("--partial and --catalogue are two lists", hint="ask for one of them")
+        if catalogue and partial:
+            raise InvalidRequest("--partial and --catalogue are two lists", hint="ask for one of them")
+        raise InvalidRequest("--sort is for the models in the store", hint="leave it out", param="sort")
     if catalogue:
         from edgellm.cli.catalogue import list_catalogue
 
@@ -105,7 +107,7 @@ def list_(
         return
     from edgellm.cli.models import list_models
 
-    list_models(sort, json=json, quiet=quiet)
+    list_models("name" if sort is None else sort, json=json, quiet=quiet)
 
 
 @app.command()

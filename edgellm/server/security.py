@@ -41,6 +41,7 @@ _ALWAYS = {"x-content-type-options": "nosniff", "cross-origin-resource-policy": 
 _AGAIN = "send it again in a moment"
 _SMALL_BODY = 64 * 1024  # bytes that any request may bring, however many large ones there are
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_HOST_NAME = re.compile(r"\w(?:[\w.-]*[\w.])?")  # also what only a local resolver knows, and other scripts
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\\\s]+)(?::\d{1,5})?")
 
 
@@ -62,6 +63,13 @@ class Security(msgspec.Struct, frozen=True):
                     f"allowed_origins = {origin!r} would let any web page in",
                     hint="list the origins, such as https://chat.example.org",
                     param="allowed_origins",
+                )
+        for name in settings.allowed_hosts:
+            if _HOST_NAME.fullmatch(name) is None:
+                raise ConfigError(
+                    f"allowed_hosts = {name!r} is not the name of a host, and would let nobody in",
+                    hint="list whole names without scheme or port, such as box.example.org; addresses need none",
+                    param="allowed_hosts",
                 )
         hosts = {name.lower().rstrip(".") for name in settings.allowed_hosts}
         if not is_address(settings.host):

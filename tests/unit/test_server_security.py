@@ -184,6 +184,19 @@ def test_all_origins_at_once_cannot_be_allowed() -> None:
         Security.of(Settings(allowed_origins=("*",)), TOKEN)
 
 
+@pytest.mark.parametrize(
+    "name", ["*", "*.example.org", "https://box.lan", "box.lan:8080", "box.lan/v1", "a b", "", "-a"]
+)
+def test_a_host_that_nothing_would_match_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="not the name of a host"):
+        Security.of(Settings(allowed_hosts=("box.lan", name)), TOKEN)
+
+
+@pytest.mark.parametrize("name", ["box", "box.lan", "Box.lan.", "my_box-2.internal", "10.0.0.7", "机器.lan"])
+def test_names_of_hosts_are_taken(name: str) -> None:
+    assert Security.of(Settings(allowed_hosts=(name,)), TOKEN).host_allowed(name)
+
+
 # -- content type ------------------------------------------------------------------------------------
 
 

@@ -175,6 +175,8 @@ def test_an_ignored_ctrl_c_stays_ignored(home: Path) -> None:
         (["serve", "--keep-alive", "nan"], "'nan' is not a time"),
         (["plan", "x", "--context", "-1"], "--context -1 is not allowed"),
         (["list", "--partial", "--catalogue"], "--partial and --catalogue are two lists"),
+        (["list", "--partial", "--sort", "size"], "--sort is for the models in the store"),
+        (["list", "--catalogue", "--sort", "size"], "--sort is for the models in the store"),
         (["list", "--sort", "colour"], "cannot sort by colour"),
         (["stop"], "name a model"),
         (["run", "x", "--keep-alive", "soon"], "'soon' is not a time"),
