@@ -1,11 +1,13 @@
 """The real daemon process around a scripted service: `python fake_daemon.py SECONDS [arguments of the daemon]`.
 
-Every answer is "Hel", SECONDS of thought, "lo". An answer that is cut off by the end fails as a real one does.
+Every answer is "Hel", SECONDS of thought, "lo"; a file `enough` in the home ends the thought. An answer that is cut
+off by the end fails as a real one does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncGenerator
 
@@ -22,15 +24,18 @@ from edgellm.server import daemon
 class SlowService(FakeService):
     def __init__(self, settings: Settings, paths: Paths) -> None:
         super().__init__()
+        self.enough = paths.data / "enough"
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         yield Started(7, 0, 1)
         yield TextDelta("Hel")
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(float(sys.argv[1])):
-                await self.over.wait()
+                while not (self.over.is_set() or self.enough.exists()):
+                    await asyncio.sleep(0.01)
+        if self.over.is_set():
             yield Failed(Unavailable("unloaded before the answer was complete").info)
-        except TimeoutError:
+        else:
             for event in finish("lo"):
                 yield event
 
