@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +35,9 @@ from edgellm.errors import NotFound
 from edgellm.library.names import parse_name
 from edgellm.server.body import Limits
 from edgellm.service import ModelCard, Service, ServiceHealth
+
+if TYPE_CHECKING:
+    from edgellm.server.protocol import DeadlineProtocol
 
 CARD = ModelCard("fake:latest", 1_700_000_000, 94 << 20, 135_000_000, "Q4_1", 8192, "fp_0123456789ab")
 LOADED = LoadedModel(
@@ -146,6 +150,12 @@ class Server:
     def loop(self) -> asyncio.AbstractEventLoop:
         assert self._loop is not None
         return self._loop
+
+    def connections(self) -> list[DeadlineProtocol]:
+        """Those that are open now."""
+        from edgellm.server.protocol import DeadlineProtocol
+
+        return [each for each in list(self._server.server_state.connections) if isinstance(each, DeadlineProtocol)]
 
     def _count(self) -> None:
         self.shutdowns += 1

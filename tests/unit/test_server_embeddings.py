@@ -30,12 +30,13 @@ def server(service: FakeService) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+    direct = httpx2.Client(trust_env=False)
+    with OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, http_client=direct) as client:
         yield client
 
 
 def post(server: Server, **body: Any) -> httpx2.Response:
-    return httpx2.post(server.url + "/v1/embeddings", json={"model": "fake", **body}, timeout=10)
+    return httpx2.post(server.url + "/v1/embeddings", json={"model": "fake", **body}, trust_env=False, timeout=10)
 
 
 def test_the_official_client_gets_floats(client: OpenAI, service: FakeService) -> None:
@@ -114,7 +115,7 @@ def test_failures_come_with_their_status(client: OpenAI, service: FakeService, m
 
 def test_metrics_count_them(client: OpenAI, server: Server, service: FakeService) -> None:
     client.embeddings.create(model="fake", input=["one", "two"])
-    text = httpx2.get(server.url + "/metrics").text
+    text = httpx2.get(server.url + "/metrics", trust_env=False).text
     assert 'edgellm_requests_total{model="fake:latest",outcome="embedded"} 1.0' in text
     assert 'edgellm_prompt_tokens_total{model="fake:latest"} 6.0' in text
 

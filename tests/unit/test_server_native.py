@@ -42,7 +42,7 @@ def test_events_come_as_they_are(service: FakeService, server: Server) -> None:
 
 
 def test_progress_is_not_held_back_and_silence_is_filled(service: FakeService, server: Server) -> None:
-    service.script = (HELLO[0], 0.35, *HELLO[1:])
+    service.script = (HELLO[0], 1.5, *HELLO[1:])
     body = msgspec.json.encode(REQUEST)
     headers = {"content-type": "application/json"}
     with httpx2.stream(
