@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -33,17 +35,18 @@ from edgellm.errors import ErrorInfo
 FAKE = Path(__file__).parent.parent / "fake_worker.py"
 PLACEMENT = Placement(context=512, capacity=1024, max_sequences=4, batch_tokens=64, threads=1, threads_batch=1)
 QUICK = Supervision(
-    heartbeat_timeout_s=0.6,
-    hello_timeout_s=5.0,
-    load_stall_s=0.9,
+    heartbeat_timeout_s=10.0,  # these three are what a busy machine may take, and no test waits for them
+    hello_timeout_s=20.0,
+    load_stall_s=20.0,
     step_floor_s=5.0,
     backoff_s=0.05,
     deaths=3,
     cooldown_s=0.3,
     polite_s=1.0,
-    grace_s=2.0,
+    grace_s=30.0,
     unread_bytes=64 * 1024,
 )
+HASTY = msgspec.structs.replace(QUICK, heartbeat_timeout_s=1.0)
 
 
 def fake(**options: object) -> list[str]:
@@ -98,7 +101,7 @@ def error_of(events: list[Event]) -> ErrorInfo:
     return events[-1].error
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -239,7 +242,7 @@ def test_a_pipe_held_open_by_another_does_not_hide_a_death() -> None:
         process = WorkerProcess("tiny:latest", lambda message: None, lambda: None)
         await process.start([sys.executable, "-c", HELD_OPEN])
         try:
-            async with asyncio.timeout(3.0):
+            async with asyncio.timeout(30.0):
                 error = await process.ended
             assert "died (exit code 3)" in error.message
             os.kill(int(process.log.last_line.removeprefix("left behind ")), signal.SIGKILL)
@@ -254,7 +257,7 @@ def test_a_closed_pipe_is_an_end_though_the_process_lives() -> None:
         process = WorkerProcess("tiny:latest", lambda message: None, lambda: None)
         await process.start([sys.executable, "-c", "import os, time; os.close(1); time.sleep(60)"])
         try:
-            async with asyncio.timeout(3.0):
+            async with asyncio.timeout(30.0):
                 assert "closed its pipe" in (await process.ended).message
         finally:
             await process.close()
@@ -268,15 +271,17 @@ def test_a_closed_pipe_is_an_end_though_the_process_lives() -> None:
 def test_case_16_a_hang_is_noticed_by_silence(how: str, tmp_path: Path) -> None:
     async def test() -> None:
         options: dict[str, Any] = {"load": "stop", "bad_starts": 1} if how == "load" else {}
-        async with model(starts=str(tmp_path / "starts"), **options) as it:
+        async with model(HASTY, starts=str(tmp_path / "starts"), **options) as it:
             if how != "load":
                 await answer(it, "echo warm")
+            asked = asyncio.create_task(answer(it, how))
+            await until(lambda: it.pid is not None and platform.pid_suspended(it.pid))
             began = time.monotonic()
-            error = error_of(await answer(it, how))
-            assert 0.5 < time.monotonic() - began < 3.0
+            error = error_of(await asked)
+            assert 0.5 < time.monotonic() - began < 10.0
             assert error.code == "worker_died"
             assert error.retriable
-            assert "no sign of life for 0.6 s" in error.message
+            assert "no sign of life for 1 s" in error.message
             assert text_of(await answer(it, "echo better")) == "better "
 
     run(test)
@@ -289,7 +294,7 @@ def test_a_worker_that_never_says_hello() -> None:
         ) as it:
             began = time.monotonic()
             assert "no sign of life for 0.3 s" in error_of(await answer(it, "echo x")).message
-            assert time.monotonic() - began < 3.0
+            assert time.monotonic() - began < 10.0
 
     run(test)
 
@@ -307,7 +312,7 @@ def test_a_worker_that_is_stopped_before_its_hello_is_not_waited_for_as_for_a_sl
             os.kill(it.pid, signal.SIGSTOP)
             began = time.monotonic()
             assert "was stopped before its first word" in error_of(await waiting).message
-            assert 0.4 < time.monotonic() - began < 3.0
+            assert 0.4 < time.monotonic() - began < 20.0
 
     run(test)
 
@@ -322,8 +327,10 @@ def test_requests_that_wait_for_the_load_are_bounded_and_those_that_left_count_n
         assert (error.code, error.retriable) == ("unavailable", True)
         assert "is being loaded, and 3 requests wait already" in error.message
         assert (error.retry_after or 0) >= 1
-        waiting.pop().cancel()
-        await until(lambda: it._requests.unsent == 2)
+        gone = waiting.pop()
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert it._requests.unsent == 2
         answers = await asyncio.gather(*waiting, answer(it, "echo 2"))
         assert [text_of(events) for events in answers] == ["0 ", "1 ", "2 "]
         assert not it._requests.unsent
@@ -334,8 +341,11 @@ def test_requests_that_wait_for_the_load_are_bounded_and_those_that_left_count_n
 
 def test_a_load_that_only_beats_is_noticed(tmp_path: Path) -> None:
     async def test() -> None:
-        async with model(load="stall", starts=str(tmp_path / "starts"), bad_starts=1) as it:
-            assert "no progress in loading" in error_of(await answer(it, "echo x")).message
+        strict = msgspec.structs.replace(QUICK, load_stall_s=4.0)  # the start of the process counts, too
+        async with model(strict, load="stall", starts=str(tmp_path / "starts"), bad_starts=1) as it:
+            asked = asyncio.create_task(answer(it, "echo x"))
+            await until(lambda: it.heartbeat is not None)
+            assert "no progress in loading" in error_of(await asked).message
             assert text_of(await answer(it, "echo better")) == "better "
 
     run(test)
@@ -355,10 +365,10 @@ def test_a_step_far_beyond_its_prediction_is_noticed() -> None:
 
 def test_a_daemon_held_up_itself_kills_nobody(tmp_path: Path) -> None:
     async def test() -> None:
-        async with model(starts=str(tmp_path / "starts")) as it:
-            task = asyncio.create_task(answer(it, "slow 200"))
+        async with model(HASTY, starts=str(tmp_path / "starts")) as it:
+            task = asyncio.create_task(answer(it, "slow 1000"))
             await until(lambda: it.status().running == 1)
-            time.sleep(0.9)  # the point: the whole loop stands still, longer than the time-out
+            time.sleep(1.5)  # the point: the whole loop stands still, longer than the time-out
             assert isinstance((await task)[-1], Finished)
             assert len(starts(tmp_path / "starts")) == 1
 
@@ -368,7 +378,7 @@ def test_a_daemon_held_up_itself_kills_nobody(tmp_path: Path) -> None:
 def test_backoff_then_giving_up_then_another_chance(tmp_path: Path) -> None:
     async def test() -> None:
         path = tmp_path / "starts"
-        patient = Supervision(deaths=4, backoff_s=0.1, cooldown_s=0.3)
+        patient = Supervision(deaths=4, backoff_s=0.1, cooldown_s=2.0)
         async with model(patient, load="die", starts=str(path), bad_starts=4) as it:
             assert error_of(await answer(it, "echo x")).code == "worker_died"
             errors = []
@@ -382,10 +392,10 @@ def test_backoff_then_giving_up_then_another_chance(tmp_path: Path) -> None:
             refused = error_of(await answer(it, "echo x"))
             assert refused.code == "worker_died"
             assert refused.retry_after is not None
-            assert 0 < refused.retry_after <= 0.3
+            assert 0 < refused.retry_after <= 2.0
             assert "given up" in (it.status().detail or "")
             assert len(starts(path)) == 4
-            await asyncio.sleep(0.35)
+            await asyncio.sleep(2.1)
             assert len(starts(path)) == 4
             assert text_of(await answer(it, "echo better")) == "better "
 
@@ -422,7 +432,7 @@ def test_killed_again_and_again_from_outside(tmp_path: Path) -> None:
                 began = time.monotonic()
                 os.kill(it.pid, signal.SIGKILL)
                 assert error_of(await task).code == "worker_died"
-                assert time.monotonic() - began < 1.0
+                assert time.monotonic() - began < 5.0  # and not by its silence
             assert text_of(await answer(it, "echo better")) == "better "
 
     run(test)
@@ -472,8 +482,8 @@ def test_time_limits_hold_in_every_phase() -> None:
     async def test() -> None:
         async with model(load_s=0.3) as it:
             assert error_of(await answer(it, "echo late", timeout_s=0.1)).code == "timeout"  # while loading
-            assert text_of(await answer(it, "echo in time", timeout_s=5.0)) == "in time "
-            events = await answer(it, "slow 100000", timeout_s=0.2)
+            assert text_of(await answer(it, "echo in time", timeout_s=60.0)) == "in time "
+            events = await answer(it, "slow 100000", timeout_s=1.0)
             assert error_of(events).code == "timeout"
             assert text_of(events)
             assert error_of(await answer(it, "hang", timeout_s=0.1)).code == "timeout"
@@ -531,10 +541,8 @@ def test_an_end_that_was_asked_for_is_no_death_in_the_log(caplog: pytest.LogCapt
         script = "import sys; print('a warning of some library', file=sys.stderr, flush=True); sys.stdin.read(1)"
         process = WorkerProcess("tiny:latest", lambda message: None, lambda: None)
         await process.start([sys.executable, "-c", script])
-        async with asyncio.timeout(5.0):
-            while not process.log.last_line:
-                await asyncio.sleep(0.01)
-        await process.close(polite_s=5.0)
+        await until(lambda: bool(process.log.last_line))
+        await process.close(polite_s=30.0)
         assert "died (exit code 0)" in process.ended.result().message
 
     run(test)
@@ -551,7 +559,7 @@ def test_a_full_pipe_says_so_and_says_when_there_is_room() -> None:
             assert process.writable
             process.post(Generate(ask("x" * 1_000_000)))
             assert not process.writable
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(30.0):
                 await room.wait()
             assert process.writable
         finally:
@@ -568,7 +576,7 @@ def test_a_full_pipe_says_so_and_says_when_there_is_room() -> None:
 def test_stop_lets_answers_finish_and_refuses_new_ones() -> None:
     async def test() -> None:
         async with model() as it:
-            task = asyncio.create_task(answer(it, "slow 100"))
+            task = asyncio.create_task(answer(it, "slow 1000"))
             await until(lambda: it.status().running == 1)
             stopping = asyncio.create_task(it.stop())
             await asyncio.sleep(0)
@@ -596,7 +604,7 @@ def test_stop_ends_what_outlasts_the_grace() -> None:
             await until(lambda: it.status().running == 1)
             began = time.monotonic()
             await asyncio.gather(it.stop(0.2), it.stop(0.2))
-            assert 0.1 < time.monotonic() - began < 1.0
+            assert 0.1 < time.monotonic() - began < 5.0
             assert "before the answer was complete" in error_of(await task).message
 
     run(test)
@@ -640,7 +648,7 @@ def test_case_23_300_requests_with_cancels_and_kills_leave_nothing() -> None:
         give_up_after = draw.choice([None, None, 0, 3])
         await asyncio.sleep(draw.random() * 1.5)
         seen = 0
-        async with aclosing(it.generate(ask(verb, timeout_s=10.0))) as events:
+        async with aclosing(it.generate(ask(verb, timeout_s=60.0))) as events:
             async for event in events:
                 seen += 1
                 if isinstance(event, Failed):
@@ -656,13 +664,21 @@ def test_case_23_300_requests_with_cancels_and_kills_leave_nothing() -> None:
         async with model(patient) as it:
             await answer(it, "echo warm")  # on a busy machine a start takes longer than all that follows
             pending = [asyncio.create_task(one(it, random.Random(n))) for n in range(300)]
-            for ended in (20, 60, 100, 140, 180, 220, 260):  # the worker is killed when so many have ended
-                await until(lambda ended=ended: sum(task.done() for task in pending) >= ended, 30.0)  # type: ignore[misc]
+
+            def ended() -> list[str]:
+                return [task.result() for task in pending if task.done()]
+
+            killed = None
+            for many in (20, 60, 100, 140, 180, 220, 260):  # the worker is killed when so many have ended
+                await until(lambda many=many: len(ended()) >= many and "finished" in ended())  # type: ignore[misc]
                 if it.pid is not None:
-                    os.kill(it.pid, signal.SIGKILL)
+                    killed = it.pid
+                    with contextlib.suppress(ProcessLookupError):  # reaped, and not buried yet
+                        os.kill(killed, signal.SIGKILL)
             outcomes = await asyncio.gather(*pending)
             assert set(outcomes) == {"finished", "cancelled", "worker_died"}
             assert it.busy == 0
+            await until(lambda: it.pid != killed)  # a death that is not noticed yet would be the next one's
             assert text_of(await answer(it, "echo fine")) == "fine "
             await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0)
 
@@ -699,7 +715,7 @@ def test_a_killed_parent_takes_the_worker_along(options: dict[str, object]) -> N
         assert platform.pid_alive(pid)
         parent.kill()
         parent.stdout.read()
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 20.0
     while platform.pid_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not platform.pid_alive(pid)
