@@ -31,7 +31,7 @@ from edgellm.placement.machine import Memory
 
 FAKE = Path(__file__).parent.parent / "fake_worker.py"
 MIB = 1024 * 1024
-SETTINGS = Settings(memory_reserve=0.1, keep_alive_s=60.0, shutdown_grace_s=2.0, room_wait_s=0.0)
+SETTINGS = Settings(memory_reserve=0.1, keep_alive_s=60.0, shutdown_grace_s=30.0, room_wait_s=0.0)
 PATIENT = msgspec.structs.replace(SETTINGS, room_wait_s=20.0)
 QUICK = Supervision(deaths=2, backoff_s=0.05, cooldown_s=60.0, polite_s=1.0)
 
@@ -73,6 +73,10 @@ class House:
 
     def of(self, name: str) -> LoadedModel:
         return next(one for one in self.pool.loaded() if one.name == name)
+
+    def yields(self, name: str) -> bool:
+        """Whether another model waits for its place."""
+        return self.pool._entries[name].yielding is not None
 
     async def ask(self, wanted: Wanted, text: str = "echo hi", **extra: Any) -> list[Event]:
         request = GenerateRequest(id="r", model=wanted.name, prompt=Text(text), **extra)
@@ -125,7 +129,7 @@ def run(house: House, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(whole())
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -209,7 +213,7 @@ def test_a_plan_is_made_for_the_memory_that_eviction_gives() -> None:
 
 @pytest.mark.parametrize("others", [0, 350])
 def test_two_that_load_at_once_do_not_count_on_the_same_memory(others: int) -> None:
-    house = House(others=others, load_s=0.3)
+    house = House(others=others, load_s=1.0)
     each = 600 - others // 2 - others // 4
 
     async def test() -> None:
@@ -261,7 +265,7 @@ def test_a_busy_model_is_waited_for(settings: Settings, size: int) -> None:
 
     async def test() -> None:
         await house.finish(house.want("a", size))
-        first = asyncio.create_task(house.ask(house.want("a", size), "slow 100"))
+        first = asyncio.create_task(house.ask(house.want("a", size), "slow 1000"))
         await until(lambda: house.of("a").running == 1)
         await house.finish(house.want("b", size))
         assert first.done()
@@ -272,18 +276,18 @@ def test_a_busy_model_is_waited_for(settings: Settings, size: int) -> None:
 
 
 def test_the_wait_is_bounded_and_afterwards_all_is_as_before() -> None:
-    house = House(msgspec.structs.replace(ONE, room_wait_s=0.4))
+    house = House(msgspec.structs.replace(ONE, room_wait_s=2.0))
 
     async def test() -> None:
         async with house.busy(house.want("a", 10)):
             began = time.monotonic()
             asked = asyncio.create_task(house.fail(house.want("b", 10)))
-            await asyncio.sleep(0.1)
+            await until(lambda: house.yields("a"))
             held = asyncio.create_task(house.finish(house.want("a", 10)))  # would keep a busy: it waits its turn
-            await asyncio.sleep(0.1)
-            assert not held.done()
+            first, _ = await asyncio.wait({asked, held}, return_when=asyncio.FIRST_COMPLETED)
+            assert first == {asked}
             error = await asked
-            assert 0.3 < time.monotonic() - began < 3.0
+            assert 1.9 < time.monotonic() - began < 10.0
             assert (error.code, error.retriable, error.retry_after) == ("unavailable", True, 5.0)
             assert "busy are a" in error.message
             await held
@@ -317,7 +321,7 @@ def test_what_would_not_fit_anyway_is_refused_at_once() -> None:
         async with house.busy(house.want("a")):
             began = time.monotonic()
             assert (await house.fail(house.want("b", 2000))).code == "insufficient_memory"
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 10.0
 
     run(house, test)
 
@@ -329,7 +333,7 @@ def test_a_request_waits_for_room_no_longer_than_its_own_limit_and_not_beyond_th
         async with house.busy(house.want("a", 10)):
             assert (await house.fail(house.want("b", 10), timeout_s=0.3)).code == "timeout"
             waiting = asyncio.create_task(house.fail(house.want("b", 10)))
-            await asyncio.sleep(0.1)
+            await until(lambda: house.yields("a"))
             closing = asyncio.create_task(house.pool.aclose(0.0))
             assert (await waiting).code == "unavailable"
             await closing
@@ -371,7 +375,7 @@ def test_a_changed_file_waits_for_the_answers_of_the_old_one() -> None:
     house = House()
 
     async def test() -> None:
-        old = asyncio.create_task(house.finish(house.want("a"), "slow 100"))
+        old = asyncio.create_task(house.finish(house.want("a"), "slow 1000"))
         await until(lambda: house.loaded() == ["a"] and house.of("a").running == 1)
         late = await house.fail(house.want("a", digest="d2"), timeout_s=0.05)
         assert late.code == "timeout"
@@ -393,7 +397,7 @@ def test_who_needs_a_larger_context_is_not_kept_waiting_by_new_requests() -> Non
             await house.finish(house.want("a", context=context), text)
             order.append(label)
 
-        running = asyncio.create_task(ask("running", "slow 100", 512))
+        running = asyncio.create_task(ask("running", "slow 1000", 512))
         await until(lambda: house.loaded() == ["a"] and house.of("a").running == 1)
         larger = asyncio.create_task(ask("larger", "echo x", 2048))
         await asyncio.sleep(0.01)
@@ -475,19 +479,23 @@ def test_what_planning_says_is_passed_on(error: BadModelFile | InvalidName) -> N
 
 
 def test_idle_models_leave_when_their_time_is_up() -> None:
-    house = House(Settings(keep_alive_s=0.3))
+    house = House(Settings(keep_alive_s=0.5))
 
     async def test() -> None:
+        began = time.time()
         await house.finish(house.want("a"))
         pid = house.of("a").pid
-        expires = house.of("a").expires_at
-        assert expires is not None
-        assert expires == pytest.approx(time.time() + 0.3, abs=0.2)
-        await asyncio.sleep(0.2)
-        await house.finish(house.want("a"), "slow 30")  # starts the time anew, and holds it off meanwhile
+        first = house.of("a").expires_at
+        assert first is not None
+        assert began + 0.5 <= first <= time.time() + 0.5
+        # Longer than that: it holds the time off meanwhile, and starts it anew.
+        asked = asyncio.create_task(house.finish(house.want("a"), "slow 1000"))
+        await until(lambda: house.of("a").running == 1)
+        assert house.of("a").expires_at is None
+        await asked
+        assert time.time() > first
         assert house.of("a").pid == pid
-        await asyncio.sleep(0.2)
-        assert house.loaded() == ["a"]
+        assert (house.of("a").expires_at or 0.0) >= first + 0.5
         await until(lambda: house.loaded() == [])
         assert pid is not None
         assert not psutil.pid_exists(pid)
@@ -518,8 +526,8 @@ def test_a_request_during_unloading_loads_again() -> None:
     async def test() -> None:
         await house.finish(house.want("a"))
         stopping = asyncio.create_task(house.pool.stop("a"))
-        await asyncio.sleep(0.001)
-        assert house.of("a").state == "draining"
+        while house.of("a").state != "draining":
+            await asyncio.sleep(0)  # and no longer: it is soon gone
         await house.finish(house.want("a"))
         assert await stopping
         assert house.loaded() == ["a"]
@@ -532,9 +540,10 @@ def test_a_request_during_unloading_loads_again() -> None:
 
 
 def test_ps_tells_the_truth() -> None:
-    house = House(load_s=0.2)
+    house = House(load_s=0.5)
 
     async def test() -> None:
+        began = time.time()
         task = asyncio.create_task(house.ask(house.want("a", context=512), "slow 100000"))
         await until(lambda: house.loaded() == ["a"])
         one = house.of("a")
@@ -543,7 +552,7 @@ def test_ps_tells_the_truth() -> None:
         one = house.of("a")
         assert (one.state, one.running, one.waiting) == ("ready", 1, 0)
         assert (one.context, one.capacity, one.expires_at) == (512, 1024, None)
-        assert one.last_used == pytest.approx(time.time(), abs=5.0)
+        assert began <= one.last_used <= time.time()
         assert one.pid is not None
         assert psutil.pid_exists(one.pid)
         assert house.pool.busy
@@ -556,7 +565,7 @@ def test_ps_tells_the_truth() -> None:
 
 
 def test_ps_tells_the_room_that_was_found_and_not_the_one_that_was_planned() -> None:
-    house = House(load_s=0.2, room=384)
+    house = House(load_s=0.5, room=384)
 
     async def test() -> None:
         asking = asyncio.create_task(house.finish(house.want("a", context=512)))
@@ -575,7 +584,7 @@ def test_stop_waits_for_the_grace_and_no_longer() -> None:
 
     async def test() -> None:
         assert not await house.pool.stop("a")
-        task = asyncio.create_task(house.finish(house.want("a"), "slow 50"))
+        task = asyncio.create_task(house.finish(house.want("a"), "slow 1000"))
         await until(lambda: house.loaded() == ["a"] and house.of("a").running == 1)
         assert await house.pool.stop("a")
         await task  # finished
@@ -592,7 +601,7 @@ def test_after_closing_requests_are_refused() -> None:
     house = House()
 
     async def test() -> None:
-        running = asyncio.create_task(house.finish(house.want("a"), "slow 50"))
+        running = asyncio.create_task(house.finish(house.want("a"), "slow 1000"))
         await until(lambda: house.loaded() == ["a"] and house.of("a").running == 1)
         closing = asyncio.create_task(house.pool.aclose())
         await asyncio.sleep(0)
@@ -613,7 +622,7 @@ def test_requests_of_five_models_in_the_memory_of_two() -> None:
         await asyncio.sleep(draw.random())
         wanted = house.want(draw.choice("abcde"), 450)
         stop_at = draw.choice([1, 5, 1000])
-        request = GenerateRequest(id="r", model=wanted.name, prompt=Text("slow 10"), timeout_s=10.0)
+        request = GenerateRequest(id="r", model=wanted.name, prompt=Text("slow 10"), timeout_s=60.0)
         async with aclosing(house.pool.generate(wanted, request)) as events:
             count = 0
             async for event in events:
