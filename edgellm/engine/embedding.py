@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from edgellm.contracts.embedding import EmbeddingRunner, EmbedRequest
 from edgellm.contracts.events import Embedded, Event, Failed, Finished, Started, Timings, Usage
@@ -49,6 +50,8 @@ class EmbeddingCore:
         self._jobs: list[_Job] = []
         self.steps = 0
         self.step_started = 0.0  # 0 between steps; read by the heartbeat thread
+        self.step_predicted = 0.0  # seconds of the step that runs or ran last
+        self._token_s = 0.0  # seconds each token took in the last call: of a short one far more than of a long one
 
     @property
     def idle(self) -> bool:
@@ -64,9 +67,10 @@ class EmbeddingCore:
         return len(self._jobs) - self.running
 
     def warm_up(self) -> None:
-        """One call before the model counts as ready: the first allocates and pages in."""
+        """Two calls before the model counts as ready: the first allocates and pages in, the second is measured."""
         info = self._runner.info
-        self._runner.embed([(*info.before, *info.after) or (0,)])
+        for _ in range(2):
+            self._embed([(*info.before, *info.after) or (0,)])
 
     def add(self, request: EmbedRequest, texts: Sequence[Sequence[int]]) -> list[Emission]:
         """Accept a request, or say why not. Texts come with what belongs around them."""
@@ -93,11 +97,7 @@ class EmbeddingCore:
         if not taken:
             return []
         self.steps += 1
-        self.step_started = time.monotonic()
-        try:
-            vectors = self._runner.embed([job.texts[index] for job, index in taken])
-        finally:
-            self.step_started = 0.0
+        vectors = self._embed([job.texts[index] for job, index in taken])
         emitted: list[Emission] = []
         for (job, index), vector in zip(taken, vectors, strict=True):
             length = float(np.linalg.norm(vector))
@@ -109,6 +109,17 @@ class EmbeddingCore:
             job.vectors[index] = vector / length if length else vector
             job.left -= 1
         return emitted + self._completed()
+
+    def _embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        tokens = sum(map(len, texts))
+        self.step_predicted = tokens * self._token_s
+        self.step_started = began = time.monotonic()
+        try:
+            vectors = self._runner.embed(texts)
+        finally:
+            self.step_started = 0.0
+        self._token_s = (time.monotonic() - began) / max(1, tokens)
+        return vectors
 
     def _take(self) -> list[tuple[_Job, int]]:
         """What goes into the next call: the most urgent requests by turns, as far as there is room."""

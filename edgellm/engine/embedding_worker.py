@@ -69,7 +69,7 @@ class EmbeddingWorker(Worker[EmbeddingCore]):
     def _beat_of(self, core: EmbeddingCore) -> Heartbeat:
         started = core.step_started
         age = time.monotonic() - started if started else 0.0
-        return Heartbeat(core.steps, age, 0.0, core.running, core.waiting + len(self._preparing), 0)
+        return Heartbeat(core.steps, age, core.step_predicted, core.running, core.waiting + len(self._preparing), 0)
 
 
 if __name__ == "__main__":

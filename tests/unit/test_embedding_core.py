@@ -137,3 +137,25 @@ def test_an_engine_that_fails_ends_everything_once() -> None:
     assert [name for name, _ in core.fail_all(caught.value)] == ["a"]
     assert core.idle
     assert core.step_started == 0
+
+
+def test_what_a_call_takes_is_predicted_from_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever watches the worker takes a long call of a slow machine for one that hangs."""
+    clock, predicted = 0.0, []
+    costs = iter([30.0, 0.2, 4.0, 0.5])  # the first reads from a disk
+
+    class Slow(FakeEmbedder):
+        def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+            nonlocal clock
+            clock += next(costs)
+            predicted.append(core.step_predicted)
+            return super().embed(texts)
+
+    monkeypatch.setattr("edgellm.engine.embedding.time.monotonic", lambda: clock)
+    core = EmbeddingCore("fake", Slow())
+    core.warm_up()  # twice two tokens
+    core.add(ask("a"), [[3] * 8])
+    run(core)
+    core.add(ask("b"), [[3]])
+    run(core)
+    assert predicted[2:] == pytest.approx([8 * 0.1, 1 * 0.5])
