@@ -30,11 +30,10 @@ KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0",
 # Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model. Pages of the
 # libraries' files are the system's to map and to take back.
 LIBRARIES: Final = 26 * MIB
-PROCESS: Final = LIBRARIES + 40 * MIB
+PROCESS: Final = LIBRARIES + 30 * MIB
 EMBEDDER: Final = LIBRARIES + 32 * MIB  # the same with neither templates nor samplers
-# Bytes per vocabulary entry, measured; and more for each where there are merges, about one for each entry. A worker for
-# text has the vocabulary twice (`LlamaCppPlugin`) and sorts its numbers.
-WORD, MERGE = 400, 200
+# Bytes per vocabulary entry, measured; and more for each where there are merges, about one for each entry.
+WORD, MERGE = 175, 175
 EMBEDDER_WORD, EMBEDDER_MERGE = 180, 210
 
 

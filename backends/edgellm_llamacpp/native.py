@@ -6,6 +6,7 @@ models they read.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -123,7 +124,38 @@ class Model:
     def __init__(self, lib: Library, pointer: int) -> None:
         self.pointer = pointer
         self.vocabulary: int = lib.api.llama_model_get_vocab(pointer)
-        self._finalizer = weakref.finalize(self, lib.api.llama_model_free, pointer)
+        self._finalizer = weakref.finalize(self, _free_model, lib.api, pointer)
+
+
+def _free_model(api: Any, pointer: int) -> None:
+    """A vocabulary is a great many small pieces, which glibc keeps for itself unless it is told not to."""
+    api.llama_model_free(pointer)
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class Vocabulary:
+    """What tokenizers of a file read: of a model opened for nothing else, and of the whole one once it is there.
+
+    Methods may be called from several threads.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def ask(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """What a function of llama.cpp's says whose first argument is a vocabulary."""
+        model = self._model  # held: another thread may move on meanwhile, and C reads what this one has
+        return function(model.vocabulary, *arguments)
+
+    def ask_model(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """The same, where the first argument is a model."""
+        model = self._model
+        return function(model.pointer, *arguments)
+
+    def move(self, model: Model) -> None:
+        """Read another model of the same file; the one before is freed."""
+        self._model = model
 
 
 class Context:

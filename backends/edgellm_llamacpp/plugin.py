@@ -15,7 +15,9 @@ from edgellm.errors import LoadFailed, pip_install
 from edgellm.formats.summary import makes_embeddings
 
 if TYPE_CHECKING:
-    from edgellm_llamacpp.native import Library, Model
+    from edgellm_llamacpp.native import Library, Model, Vocabulary
+
+_Key = tuple[Path, int, int]  # a file: where it is, when it changed, its size
 
 _PACKAGE = "llama-cpp-python"
 _COMPILES = (
@@ -44,7 +46,7 @@ class LlamaCppPlugin:
 
     A vocabulary is part of a loaded model, and reading it takes up to half a second; so what is open is remembered,
     weakly, for as long as someone uses it. A tokenizer made after `load` shares the model's; one made beside it, on
-    another thread, reads its own: as quick where a core is free, for some 45 MiB more with the largest vocabularies.
+    another thread, reads its own, as quick where a core is free, and moves to the model's once that is there.
     """
 
     name = "llamacpp"
@@ -52,7 +54,8 @@ class LlamaCppPlugin:
     requires = ("llama_cpp",)
 
     def __init__(self) -> None:
-        self._open: weakref.WeakValueDictionary[tuple[Path, int, int], Model] = weakref.WeakValueDictionary()
+        self._open: weakref.WeakValueDictionary[_Key, Model] = weakref.WeakValueDictionary()
+        self._vocabularies: weakref.WeakValueDictionary[_Key, Vocabulary] = weakref.WeakValueDictionary()
 
     def probe(self) -> Available | Unavailable:
         from edgellm_llamacpp.amx import has_amx, sound
@@ -107,16 +110,18 @@ class LlamaCppPlugin:
 
     def tokenizer(self, model: ModelFile) -> Tokenizer:
         """Raises LoadFailed when the file has no usable vocabulary."""
-        from edgellm_llamacpp.native import open_vocabulary
+        from edgellm_llamacpp.native import Vocabulary, open_vocabulary
         from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
 
         lib = _library()
-        opened = self._open.get(key := _key(model.path))
-        if opened is None:
-            opened = self._open[key] = open_vocabulary(lib, model.path)
-        if lib.api.llama_vocab_type(opened.vocabulary) == lib.api.LLAMA_VOCAB_TYPE_NONE:
+        vocabulary = self._vocabularies.get(key := _key(model.path))
+        if vocabulary is None:
+            vocabulary = Vocabulary(self._open.get(key) or open_vocabulary(lib, model.path))
+            self._vocabularies[key] = vocabulary
+            self._share(key)  # the whole model may have come meanwhile
+        if vocabulary.ask(lib.api.llama_vocab_type) == lib.api.LLAMA_VOCAB_TYPE_NONE:
             raise LoadFailed(f"{model.path.name} has no tokenizer", hint="get the model in another file")
-        tokenizer = LlamaCppTokenizer(lib, opened, model.path)
+        tokenizer = LlamaCppTokenizer(lib, vocabulary, model.path)
         _ = tokenizer.end_of_generation  # everyone needs it, and finding it takes a while: best done beside a load
         return tokenizer
 
@@ -135,7 +140,8 @@ class LlamaCppPlugin:
         _refuse(lib, opened, model.path.name)
         alike = placement.kv_type in OWN_KV and ordinary(model)
         context = open_context(lib, opened, placement, alike=alike)
-        self._open[_key(model.path)] = opened
+        self._open[key := _key(model.path)] = opened
+        self._share(key)
         exact_cells = exactness.cells()
         progress(1.0)
         return LlamaCppRunner(lib, opened, context, placement, exact_cells, tiled=not (alike and own_attention()))
@@ -152,9 +158,16 @@ class LlamaCppPlugin:
         if lib.api.llama_model_has_encoder(opened.pointer) and lib.api.llama_model_has_decoder(opened.pointer):
             raise LoadFailed(f"{model.path.name} is an encoder-decoder model", hint="this engine embeds with encoders")
         embedder = LlamaCppEmbedder(lib, opened, open_context(lib, opened, placement, embeds=True), placement)
-        self._open[_key(model.path)] = opened
+        self._open[key := _key(model.path)] = opened
+        self._share(key)
         progress(1.0)
         return embedder
+
+    def _share(self, key: _Key) -> None:
+        """Once a whole model is there, its file's tokenizers read the vocabulary in it, and have none of their own."""
+        model, vocabulary = self._open.get(key), self._vocabularies.get(key)
+        if model is not None and vocabulary is not None:
+            vocabulary.move(model)
 
 
 def _incomplete(model: ModelFile) -> str | None:
@@ -179,7 +192,7 @@ def _library() -> Library:
         raise LoadFailed(f"llama-cpp-python does not work here: {error}", hint=_install()) from error
 
 
-def _key(path: Path) -> tuple[Path, int, int]:
+def _key(path: Path) -> _Key:
     """A file as it is now: replaced in place, it is another."""
     try:
         found = path.stat()

@@ -14,7 +14,7 @@ from edgellm.errors import InvalidRequest
 from edgellm.formats.normal_forms import composed, decomposed, valid
 from edgellm.formats.token_floor import TokenFloor, token_floor
 from edgellm.formats.whole_tokens import WholeTokens
-from edgellm_llamacpp.native import Library, Model
+from edgellm_llamacpp.native import Library, Vocabulary
 
 LONGEST_RUN = 700  # characters
 _LARGEST = 2**31 - 1  # bytes, and tokens, of one call
@@ -29,15 +29,14 @@ class LlamaCppTokenizer:
     becomes U+FFFD. Methods may be called from several threads.
     """
 
-    def __init__(self, lib: Library, model: Model, path: Path) -> None:
-        """`path`: the file that `model` was opened from."""
+    def __init__(self, lib: Library, vocabulary: Vocabulary, path: Path) -> None:
+        """`path`: the file that the vocabulary is of."""
         self._api = lib.api
         self._path = path
-        self._model = model  # held: the vocabulary is part of it
-        self._vocabulary = model.vocabulary
-        self._size = int(self._api.llama_vocab_n_tokens(self._vocabulary))
+        self._vocabulary = vocabulary
+        self._size = int(self._vocabulary.ask(self._api.llama_vocab_n_tokens))
         # Some byte-pair vocabularies are cut by std::regex, which recurses once per character.
-        self._cuts = self._api.llama_vocab_type(self._vocabulary) == self._api.LLAMA_VOCAB_TYPE_BPE
+        self._cuts = self._vocabulary.ask(self._api.llama_vocab_type) == self._api.LLAMA_VOCAB_TYPE_BPE
         self._normalise = self._normaliser()
         self._pieces: dict[int, bytes] = {}
 
@@ -51,7 +50,7 @@ class LlamaCppTokenizer:
 
     @property
     def adds_bos(self) -> bool:
-        return bool(self._api.llama_vocab_get_add_bos(self._vocabulary))
+        return bool(self._vocabulary.ask(self._api.llama_vocab_get_add_bos))
 
     @property
     def vocabulary_size(self) -> int:
@@ -59,7 +58,7 @@ class LlamaCppTokenizer:
 
     @cached_property
     def chat_template(self) -> str | None:
-        source = self._api.llama_model_chat_template(self._model.pointer, None)
+        source = self._vocabulary.ask_model(self._api.llama_model_chat_template, None)
         return source.decode("utf-8", "replace") if source else None
 
     @cached_property
@@ -72,7 +71,7 @@ class LlamaCppTokenizer:
             *self._control,
             *(token for token in by_name if token is not None and token < self._size),
         }
-        return frozenset(token for token in candidates if self._api.llama_vocab_is_eog(self._vocabulary, token))
+        return frozenset(token for token in candidates if self._vocabulary.ask(self._api.llama_vocab_is_eog, token))
 
     @cached_property
     def special_texts(self) -> tuple[str, ...]:
@@ -119,7 +118,7 @@ class LlamaCppTokenizer:
         room = len(data) + 8
         while True:
             ids = (ctypes.c_int32 * room)()
-            count = self._api.llama_tokenize(self._vocabulary, data, len(data), ids, room, False, False)
+            count = self._vocabulary.ask(self._api.llama_tokenize, data, len(data), ids, room, False, False)
             if count >= 0:
                 return ids[:count]
             if count == -_LARGEST - 1:
@@ -145,7 +144,7 @@ class LlamaCppTokenizer:
         """What a model's own tokenizer does to text first and llama.cpp's does not, or not for all of Unicode."""
         if self._cuts and self._header("pre") == "qwen2":
             return composed
-        if self._api.llama_vocab_type(self._vocabulary) != self._api.LLAMA_VOCAB_TYPE_WPM:
+        if self._vocabulary.ask(self._api.llama_vocab_type) != self._api.LLAMA_VOCAB_TYPE_WPM:
             return None
         lowercase = self._header("normalizer.lowercase") != "false"  # true where the header is silent
         bare = (self._header("normalizer.strip_accents") or str(lowercase).lower()) == "true"
@@ -155,7 +154,7 @@ class LlamaCppTokenizer:
         """A short value of the file's header, "" where it has none."""
         value = ctypes.create_string_buffer(64)
         name = f"tokenizer.ggml.{key}".encode()
-        found = self._api.llama_model_meta_val_str(self._model.pointer, name, value, len(value)) > 0
+        found = self._vocabulary.ask_model(self._api.llama_model_meta_val_str, name, value, len(value)) > 0
         return value.value.decode("utf-8", "replace") if found else ""
 
     @cached_property
@@ -169,7 +168,8 @@ class LlamaCppTokenizer:
 
     @cached_property
     def _attributes(self) -> list[int]:
-        return list(map(self._api.llama_vocab_get_attr, repeat(self._vocabulary), range(self._size)))
+        get = self._api.llama_vocab_get_attr
+        return list(self._vocabulary.ask(lambda vocabulary: [*map(get, repeat(vocabulary), range(self._size))]))
 
     def _having(self, attributes: int) -> tuple[int, ...]:
         return tuple(token for token, has in enumerate(self._attributes) if has & attributes)
@@ -187,12 +187,12 @@ class LlamaCppTokenizer:
 
     def _whole(self, tokens: Iterable[int]) -> WholeTokens:
         """llama.cpp finds them, too, but looks for each of them, of maybe thousands, in all of the text."""
-        texts = ((token, self._api.llama_vocab_get_text(self._vocabulary, token)) for token in sorted(tokens))
+        texts = ((token, self._vocabulary.ask(self._api.llama_vocab_get_text, token)) for token in sorted(tokens))
         before, after = self._api.LLAMA_TOKEN_ATTR_LSTRIP, self._api.LLAMA_TOKEN_ATTR_RSTRIP
         return WholeTokens(texts, frozenset(self._having(before)), frozenset(self._having(after)))
 
     def _special(self, name: str) -> int | None:
-        token = int(getattr(self._api, f"llama_vocab_{name}")(self._vocabulary))
+        token = int(self._vocabulary.ask(getattr(self._api, f"llama_vocab_{name}")))
         return token if 0 <= token < self._size else None
 
     def _piece(self, token: int, special: bool) -> bytes:
@@ -201,7 +201,7 @@ class LlamaCppTokenizer:
         room = 256
         while True:
             buffer = ctypes.create_string_buffer(room)
-            count = self._api.llama_token_to_piece(self._vocabulary, token, buffer, room, 0, special)
+            count = self._vocabulary.ask(self._api.llama_token_to_piece, token, buffer, room, 0, special)
             if count >= 0:
                 return buffer.raw[:count]
             room = -count

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,10 +26,20 @@ from contract.engines import PLACEMENT, TINY
 from edgellm_llamacpp import amx
 from edgellm_llamacpp.amx import forbid_amx, has_amx, without_amx
 from edgellm_llamacpp.mapping import forget
-from edgellm_llamacpp.native import _open, library, open_context, open_model
+from edgellm_llamacpp.native import (
+    Library,
+    Model,
+    Vocabulary,
+    _open,
+    library,
+    open_context,
+    open_model,
+    open_vocabulary,
+)
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import own_kernels, repacked
 from edgellm_llamacpp.runner import LlamaCppRunner
+from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
 from gguf import GGUFWriter
 
 from edgellm.contracts.engine import Available, ModelFile, Placement, TensorInfo, Unavailable
@@ -243,6 +254,42 @@ def test_a_tokenizer_may_be_made_beside_a_load(smollm2: Path) -> None:
         ids = made.result().encode("beside", special=False)
     assert plugin.tokenizer(model).encode("beside", special=False) == ids
     runner.close()
+
+
+def test_a_tokenizer_moves_to_the_whole_model_once_it_is_there(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[weakref.ref[Model]] = []
+
+    def noted(lib: Library, path: Path) -> Model:
+        model = open_vocabulary(lib, path)
+        opened.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr("edgellm_llamacpp.native.open_vocabulary", noted)
+    plugin = LlamaCppPlugin()
+    model = read_model(smollm2)
+    tokenizers = [plugin.tokenizer(model), plugin.tokenizer(model)]
+    (own,) = opened
+    ids = tokenizers[0].encode("moved", special=False)
+    assert own() is not None
+    runner = plugin.load(model, TINY, lambda _done: None)
+    assert own() is None  # and with it the memory of one vocabulary
+    for tokenizer in (*tokenizers, plugin.tokenizer(model)):
+        assert tokenizer.encode("moved", special=False) == ids
+    assert len(opened) == 1
+    runner.close()
+
+
+def test_a_vocabulary_may_move_while_others_read_it(smollm2: Path) -> None:
+    lib = library()
+    vocabulary = Vocabulary(open_vocabulary(lib, smollm2))
+    tokenizer = LlamaCppTokenizer(lib, vocabulary, smollm2)
+    text = "What moves is freed once nobody reads it any more. " * 40
+    ids = tokenizer.encode(text, special=False)
+    with ThreadPoolExecutor(2) as readers:
+        reading = [readers.submit(lambda: [tokenizer.encode(text, special=False) for _ in range(60)]) for _ in range(2)]
+        for _ in range(10):
+            vocabulary.move(open_vocabulary(lib, smollm2))
+        assert all(found == ids for done in reading for found in done.result())
 
 
 def test_amx_is_taken_off_the_list_of_buffer_types() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from edgellm_llamacpp.native import Model, library, open_vocabulary
+from edgellm_llamacpp.native import Model, Vocabulary, library, open_vocabulary
 from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
 
 from edgellm.contracts.engine import Tokenizer
@@ -88,4 +88,4 @@ def _fill(batch: Any, ids: Sequence[int]) -> None:
 def tokenizer(path: Path) -> Tokenizer:
     """The engine's, of a file that may have no weights."""
     lib = library()
-    return LlamaCppTokenizer(lib, open_vocabulary(lib, path), path)
+    return LlamaCppTokenizer(lib, Vocabulary(open_vocabulary(lib, path)), path)

@@ -107,10 +107,10 @@ def test_completions_have_columns_and_the_best_of_several(client: openai.OpenAI)
 @pytest.fixture(scope="module")
 def ids(starter: Path) -> Callable[[str], list[int]]:
     """Token ids of a text."""
-    from edgellm_llamacpp.native import library, open_vocabulary
+    from edgellm_llamacpp.native import Vocabulary, library, open_vocabulary
     from edgellm_llamacpp.tokenizer import LlamaCppTokenizer
 
-    tokenizer = LlamaCppTokenizer(library(), open_vocabulary(library(), starter), starter)
+    tokenizer = LlamaCppTokenizer(library(), Vocabulary(open_vocabulary(library(), starter)), starter)
     return lambda text: tokenizer.encode(text, special=False)
 
 
