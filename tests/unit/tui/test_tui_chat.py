@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def test_escape_stops_an_answer_also_before_it_has_begun(home: Path) -> None:
 
     with daemon((Progress("prefill", 0.3), 30.0)) as service:
         assert asyncio.run(use()) == ["stopped", "Half an ans"]
-        assert len(service.closed) == 2
+        asyncio.run(until(lambda: len(service.closed) == 2, 10))
     assert service.requests[1].prompt == Messages((Message("user", "another"),))  # the unanswered one is left out
 
 
@@ -249,12 +250,18 @@ def test_garbage_is_collected_when_nothing_comes_and_nothing_is_typed(
             await pilot.pause(0.5)
             assert app.chat.answering
             assert collected == [], "the answer is coming"
+            waited.set()
             await answered(app, pilot)
             await until(lambda: collected)
             await pilot.pause(0.5)
             assert collected == [True], "once for an answer"
 
-    with daemon((Started(7, 0, 1), TextDelta("Hel"), 1.0, TextDelta("lo"), *finish("Hello"))):
+    waited = threading.Event()
+
+    async def hold() -> None:
+        await asyncio.to_thread(waited.wait, 60)
+
+    with daemon((Started(7, 0, 1), TextDelta("Hel"), hold, TextDelta("lo"), *finish("Hello"))):
         asyncio.run(use())
 
 

@@ -177,14 +177,16 @@ def kill(pid: int) -> None:
 KILLED = """
 import asyncio, os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from chat_app import ask, chatting, daemon, screen, until
+from chat_app import ask, chatting, daemon, history, screen, until
 from fake_service import Started, TextDelta
 
 async def use():
     async with chatting() as (app, pilot):
         await ask(app, pilot, "tell me")
         await until(lambda: "Half of it" in screen(app))
-        await asyncio.sleep(1)
+        with history() as kept:
+            (found,) = kept.conversations(9)
+            await until(lambda: kept.turns(found.id)[-1].text == "Half of it")
         os.kill(os.getpid(), signal.SIGKILL)
 
 with daemon((Started(7, 0, 1), TextDelta("Half of it"), 60.0)):
@@ -277,12 +279,13 @@ def test_a_first_start_offers_the_starter_and_pulls_it(home: Path, monkeypatch: 
 
     steps: Sequence[PullProgress] = (PullProgress("resolve"), PullProgress("download", 47 << 20, 94 << 20))
     fails = [True, False]
+    seen = threading.Event()
 
     def fake_pull(name: str, *, paths: object, report: object) -> PullResult:
         assert callable(report)
         for step in steps:
             report(step)
-            time.sleep(0.3)
+        seen.wait(60)
         if fails.pop(0):
             raise DownloadFailed("the index does not answer", hint="check the connection")
         return PullResult(put(name), already=False)
@@ -298,6 +301,7 @@ def test_a_first_start_offers_the_starter_and_pulls_it(home: Path, monkeypatch: 
             assert app.chat.prompt.text == "hi"  # nobody is there to ask yet, and nothing is lost
             await pilot.press("backspace", "backspace", "enter")
             await until(lambda: "downloading 47 MiB of 94 MiB" in screen(app))
+            seen.set()
             await until(lambda: "the index does not answer. check the connection" in screen(app))
             await pilot.press("enter")
             await until(lambda: "It runs on this computer" in screen(app))
@@ -310,11 +314,14 @@ def test_a_first_start_offers_the_starter_and_pulls_it(home: Path, monkeypatch: 
 def test_a_model_is_fetched_while_the_chat_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cli_fakes import put
 
+    talked = threading.Event()
+
     def fake_pull(name: str, *, paths: object, report: object) -> PullResult:
         assert callable(report)
         for percent in range(0, 100, 10):
             report(PullProgress("download", percent, 100))
-            time.sleep(0.1)
+            if percent == 20:
+                talked.wait(60)
         return PullResult(put(name), already=False)
 
     monkeypatch.setattr(pulls, "pull", fake_pull)
@@ -328,6 +335,8 @@ def test_a_model_is_fetched_while_the_chat_goes_on(home: Path, monkeypatch: pyte
             await pilot.press("escape")
             await ask(app, pilot, "meanwhile")
             await answered(app, pilot)
+            assert app.pulls.running("smollm2:135m")
+            talked.set()
             await until(lambda: not app.pulls.running("smollm2:135m"))
             assert app.chat.session.model == "fake:latest"  # what one talks to does not change by itself
             await pilot.press("ctrl+o", *"smol")

@@ -24,7 +24,11 @@ def told(app: ChatApp) -> list[str]:
     return [str(notification.message) for notification in app._notifications]
 
 
-def test_lines_typed_by_a_machine_during_an_answer_stay_in_the_prompt_and_are_refused_once(home: Path) -> None:
+def test_lines_typed_by_a_machine_during_an_answer_stay_in_the_prompt_and_are_refused_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgellm_tui.screens.chat._TOLD_S", 600.0)  # however long sixty lines take
+
     async def use() -> None:
         async with chatting() as (app, pilot):
             await ask(app, pilot, "one")
@@ -39,7 +43,7 @@ def test_lines_typed_by_a_machine_during_an_answer_stay_in_the_prompt_and_are_re
             await pilot.press("enter")
             await until(lambda: app.chat.prompt.text == "")
 
-    with daemon((Started(7, 0, 1), TextDelta("Hel"), 30.0)) as service:
+    with daemon((Started(7, 0, 1), TextDelta("Hel"), 100.0)) as service:
         asyncio.run(use())
     assert [request.prompt.messages[-1].content for request in service.requests] == ["one", "line " * 60]  # type: ignore[union-attr]
 
