@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 from cli_fakes import put
 from fake_service import Server, serving
 from gguf_files import tiny
@@ -34,14 +35,15 @@ from edgellm.service import Service
 FAKE = Path(__file__).parent / "fake_worker.py"
 CORE = Path(__file__).parent / "core_worker.py"
 MODEL = "fake:latest"
-PATIENCE = Supervision(heartbeat_timeout_s=1.0, hello_timeout_s=20.0, deaths=1000, backoff_s=0.05, backoff_limit_s=0.05)
+PATIENCE = Supervision(deaths=1000, backoff_s=0.05, backoff_limit_s=0.05)
+REAL_SILENCE_S = 30.0  # importing torch lets no other thread run for a second, on a busy machine for several
 PLACE = Placement(context=512, capacity=1024, max_sequences=8, batch_tokens=64, threads=1, threads_batch=1)
 
 
 class ProcessService(Service):
     """What a prompt says is what the worker does: "echo a b", "slow 50", "die-decode", … (`fake_worker.Fake.begin`)."""
 
-    def __init__(self, settings: Settings, options: dict[str, Any], patience: Supervision = PATIENCE) -> None:
+    def __init__(self, settings: Settings, options: dict[str, Any], patience: Supervision) -> None:
         super().__init__(settings, default_paths())
         self._options = options
         self._patience = patience
@@ -67,6 +69,8 @@ class ProcessService(Service):
             argv = [sys.executable, str(CORE), str(self._options["core"])]
         elif "torch" in self._options:
             argv = [sys.executable, str(CORE), "torch"]
+        if gate := self._options.get("gate"):
+            argv = ["sh", "-c", 'until [ -e "$0" ]; do sleep 0.02; done; exec "$@"', str(gate), *argv]
         log = self._paths.worker_log(load.model)
         return LocalModel(load, supervision=self._patience, log_path=log, argv=argv)
 
@@ -76,7 +80,7 @@ class Processes:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.http = httpx2.Client(base_url=server.url, trust_env=False, timeout=30)
+        self.http = httpx2.Client(base_url=server.url, trust_env=False, timeout=120)
 
     def ask(self, prompt: str, **fields: Any) -> httpx2.Response:
         return self.http.post("/v1/completions", json=self.body(prompt) | fields)
@@ -100,14 +104,19 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes(settings: Settings | None = None, limits: Limits | None = None, **options: Any) -> Iterator[Processes]:
+def processes(
+    settings: Settings | None = None, limits: Limits | None = None, silence_s: float | None = None, **options: Any
+) -> Iterator[Processes]:
     """A running server. `options` are the fake worker's; or `core`: seconds per step of the real one's (`core_worker`);
-    or `torch`: the model that the real worker runs on that engine.
+    or `torch`: the model that the real worker runs on that engine. `gate`: a file without which no worker starts.
 
-    EDGELLM_HOME must be the test's own.
+    `silence_s`: how long a worker may be silent. EDGELLM_HOME must be the test's own.
     """
     put("fake")
-    service = ProcessService(settings or Settings(), options)
+    if silence_s is None:
+        silence_s = REAL_SILENCE_S if {"core", "torch"} & options.keys() else PATIENCE.heartbeat_timeout_s
+    patience = msgspec.structs.replace(PATIENCE, heartbeat_timeout_s=silence_s)
+    service = ProcessService(settings or Settings(), options, patience)
     with serving(service, settings, limits) as server:
         found = Processes(server)
         try:
@@ -115,7 +124,7 @@ def processes(settings: Settings | None = None, limits: Limits | None = None, **
         finally:
             found.http.close()
             if service.loop is not None:
-                asyncio.run_coroutine_threadsafe(service.aclose(0.0), service.loop).result(10)
+                asyncio.run_coroutine_threadsafe(service.aclose(0.0), service.loop).result(60)
 
 
 def until(condition: Callable[[], Any], seconds: float = 5.0) -> float:

@@ -42,26 +42,39 @@ def head_of(body: dict[str, Any]) -> bytes:
 # -- 16: death and hang ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("how", "within_s"), [("die-prefill", 1.0), ("die-decode", 1.0), ("stop-decode", 3.0)])
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A file without which no worker starts."""
+    path = tmp_path / "gate"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("how", "silence_s", "within_s"), [("die-prefill", 10.0, 1.0), ("die-decode", 10.0, 1.0), ("stop-decode", 1.0, 3.0)]
+)
 def test_case_16_a_dying_worker_is_a_retriable_503_and_health_and_metrics_say_so(
-    how: str, within_s: float, running: Processes
+    how: str, silence_s: float, within_s: float, home: Path, gate: Path
 ) -> None:
-    assert running.ask("echo warm").json()["choices"][0]["text"] == "warm "
-    began = time.monotonic()
-    failed = running.ask(how)
-    assert time.monotonic() - began < within_s
-    error = failed.json()["error"]
-    assert (failed.status_code, error["code"]) == (503, "worker_died")
-    assert failed.headers["x-should-retry"] == "true"
-    assert f"edgellm logs {MODEL}" in error["message"] or how == "stop-decode"
-    health = running.health()
-    assert health["status"] in ("degraded", "loading")
-    assert health["models"][MODEL]["state"] in ("restarting", "loading")
-    assert running.metric("edgellm_model_ready") == 0
-    assert running.ask("echo better").status_code == 200
-    assert running.health()["status"] == "ok"
-    assert running.metric("edgellm_worker_restarts_total") == 1
-    assert running.metric("edgellm_http_responses_total") > 4
+    with processes(silence_s=silence_s, gate=str(gate)) as running:
+        assert running.ask("echo warm").json()["choices"][0]["text"] == "warm "
+        gate.unlink()
+        began = time.monotonic()
+        failed = running.ask(how)
+        assert time.monotonic() - began < within_s
+        error = failed.json()["error"]
+        assert (failed.status_code, error["code"]) == (503, "worker_died")
+        assert failed.headers["x-should-retry"] == "true"
+        assert f"edgellm logs {MODEL}" in error["message"] or how == "stop-decode"
+        health = running.health()
+        assert health["status"] in ("degraded", "loading")
+        assert health["models"][MODEL]["state"] in ("restarting", "loading")
+        assert running.metric("edgellm_model_ready") == 0
+        gate.touch()
+        assert running.ask("echo better").status_code == 200
+        assert running.health()["status"] == "ok"
+        assert running.metric("edgellm_worker_restarts_total") == 1
+        assert running.metric("edgellm_http_responses_total") > 4
 
 
 def test_case_16_death_while_loading(home: Path, tmp_path: Path) -> None:
@@ -98,9 +111,13 @@ def test_case_18_a_vanished_client_frees_its_sequence_within_a_second(
 # -- 19: while it loads ------------------------------------------------------------------------------
 
 
-def test_case_19_more_than_may_wait_for_a_load_is_a_503_with_a_time_to_come_back(home: Path) -> None:
-    with processes(Settings(queue_requests=3), load_s=1.5) as running, ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda number: running.ask(f"echo {number}"), range(6)))
+def test_case_19_more_than_may_wait_for_a_load_is_a_503_with_a_time_to_come_back(home: Path, gate: Path) -> None:
+    gate.unlink()
+    with processes(Settings(queue_requests=3), gate=str(gate)) as running, ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(running.ask, f"echo {number}") for number in range(6)]
+        until(lambda: sum(each.done() for each in asked) == 3, 60.0)
+        gate.touch()
+        answers = [each.result() for each in asked]
         assert Counter(answer.status_code for answer in answers) == {200: 3, 503: 3}
         for answer in answers:
             if answer.status_code == 503:
@@ -114,13 +131,13 @@ def test_case_19_more_than_may_wait_for_a_load_is_a_503_with_a_time_to_come_back
 
 @pytest.mark.slow
 def test_case_20_a_slow_reader_is_ended_and_others_keep_their_pace(home: Path) -> None:
-    with processes(limits=quick(write_s=1.0)) as running:
+    with processes(limits=quick(write_s=3.0)) as running:
         running.ask("echo warm")
         alone = timed(running)
         with socket.create_connection(("127.0.0.1", running.server.port)) as reader:
             reader.sendall(head_of(running.body("flood 20000") | {"stream": True}))
             until(lambda: running.model["running"] == 1)
-            assert timed(running) < 3 * alone + 2.0  # not once the flood is over: that would be tens of seconds
+            assert timed(running) < 3 * alone + 8.0  # not once the flood is over: that would be tens of seconds
             until(lambda: running.model["running"] == 0, 30.0)  # more than a mebibyte waits: the worker is told to stop
             assert running.health()["status"] == "ok"
         assert until(lambda: running.server.app.state.front.running == 0, 5.0) < 5.0
@@ -157,7 +174,7 @@ def one(running: Processes, http: httpx2.Client, load: Load, number: int) -> str
     body = running.body(prompt) | {"stream": dice.random() < 0.6, "priority": dice.choice((-1, 0, 10))}
     body["max_tokens"] = most
     try:
-        response = http.post("/v1/completions", json=body, timeout=30 if leave_s is None else leave_s)
+        response = http.post("/v1/completions", json=body, timeout=120 if leave_s is None else leave_s)
     except httpx2.TimeoutException:
         return "left" if leave_s is not None else "hung"
     if response.status_code == 200 and '"error"' not in response.text:
@@ -169,7 +186,7 @@ def one(running: Processes, http: httpx2.Client, load: Load, number: int) -> str
 def shower(running: Processes, load: Load, count: int, kill_every: int) -> Counter[str]:
     """`count` requests of 16 clients; the worker is killed after every so many."""
     found: Counter[str] = Counter()
-    lock = threading.Lock()
+    lock, killing = threading.Lock(), threading.Lock()
     with httpx2.Client(base_url=running.server.url, trust_env=False) as http, ThreadPoolExecutor(16) as pool:
 
         def run(number: int) -> None:
@@ -177,10 +194,13 @@ def shower(running: Processes, load: Load, count: int, kill_every: int) -> Count
             with lock:
                 found[outcome] += 1
                 kill = sum(found.values()) % kill_every == 0
-            pid = running.model["pid"] if kill else None
-            if pid is not None:
-                load.suspended += int(running.metric("edgellm_suspensions_total"))
-                os.kill(pid, signal.SIGKILL)
+            if not kill:
+                return
+            with killing:  # over one connection: a second one would stay, and count as left behind
+                pid = running.model["pid"]
+                if pid is not None:
+                    load.suspended += int(running.metric("edgellm_suspensions_total"))
+                    os.kill(pid, signal.SIGKILL)
 
         list(pool.map(run, range(count)))
     return found
@@ -199,9 +219,10 @@ def leaves_nothing(running: Processes, load: Load, count: int, kill_every: int) 
     found = shower(running, load, count, kill_every)
     assert set(found) <= {"answered", "left", "worker_died"}, found
     assert min(found["answered"], found["left"], found["worker_died"]) > 0, found
-    assert at_rest(running) == kv
+    at_rest(running)
+    until(lambda: running.metric("edgellm_kv_used") == kv)
     load.suspended += int(running.metric("edgellm_suspensions_total"))  # after a heartbeat: all of the last worker's
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while any(now > before[name] for name, now in held().items()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert {name: max(before[name], now) for name, now in held().items()} == before
@@ -211,8 +232,8 @@ def leaves_nothing(running: Processes, load: Load, count: int, kill_every: int) 
 
 def at_rest(running: Processes) -> float:
     """KV in use when nothing runs and one plain question was the last."""
-    until(lambda: running.ask("echo rest").status_code == 200, 10.0)
-    until(lambda: running.model["running"] + running.model["waiting"] == 0)
+    until(lambda: running.ask("echo rest").status_code == 200, 60.0)
+    until(lambda: running.model["running"] + running.model["waiting"] == 0, 30.0)
     time.sleep(1.2)  # a heartbeat
     return running.metric("edgellm_kv_used")
 
@@ -231,7 +252,7 @@ def test_case_23_2000_requests_with_cancels_and_kills_leave_nothing_behind(runni
 @pytest.mark.parametrize("engine", ["fake", "torch"])
 @pytest.mark.parametrize(
     ("count", "kill_every"),
-    [(150, 50), pytest.param(2000, 150, marks=pytest.mark.timeout(600))],
+    [pytest.param(150, 50, marks=pytest.mark.timeout(600)), pytest.param(2000, 150, marks=pytest.mark.timeout(1800))],
 )
 def test_case_23_requests_that_give_way_to_each_other_too(
     engine: str, count: int, kill_every: int, home: Path, tmp_path: Path
