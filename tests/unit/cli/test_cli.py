@@ -31,14 +31,16 @@ def test_help_is_light_and_quick() -> None:
         f"print('HEAVY', *sorted(set({heavy.split()!r}) & set(sys.modules)));"
         "print(time.process_time()); sys.exit(code)"
     )
-    times = []
+    times, bare = [], []
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         *text, found, taken = done.stdout.splitlines()
         times.append(float(taken))
         assert found == "HEAVY"
+        nothing = [sys.executable, "-c", "import time; print(time.process_time())"]
+        bare.append(float(subprocess.run(nothing, capture_output=True, text=True, check=True).stdout))
     assert "Commands:" in text
-    assert min(times) <= 0.25
+    assert min(times) <= max(0.25, 20 * min(bare))  # on a slow processor Python itself takes longer
 
 
 def test_no_arguments_print_help(capsys: Streams) -> None:
