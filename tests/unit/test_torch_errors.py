@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import zoo
+from edgellm_torch import devices
 from edgellm_torch.architectures import ARCHITECTURES, decoder
 from edgellm_torch.plugin import TorchPlugin
 from zoo import Size
@@ -97,7 +98,9 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_rooms_that_it_cannot_have_are_refused(model: ModelFile, name: str) -> None:
+def test_rooms_that_it_cannot_have_are_refused(model: ModelFile, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine without a GPU."""
+    monkeypatch.setattr(devices, "gpus", list)
     fields, words = PLACES[name]
     with pytest.raises(LoadFailed, match=words):
         TorchPlugin().load(model, msgspec.structs.replace(ROOM, **fields), lambda _done: None)

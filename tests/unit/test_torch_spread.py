@@ -147,6 +147,7 @@ def test_a_step_goes_to_another_device_whole() -> None:
 
 def test_the_engine_says_what_it_would_compute_on(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = TorchPlugin()
+    monkeypatch.setattr(devices, "gpus", list)
     state = plugin.probe()
     assert isinstance(state, Available)
     assert state.detail == "CPU, reference kernels: exact, and slow"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -143,17 +144,24 @@ def test_where_places_differ_rows_are_multiplied_one_by_one(monkeypatch: pytest.
 
 def test_places_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up products whose bits depend on the place, or on the other rows, are found out."""
-    real = torch.mm
+
+    def place_free(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Every element by itself, in the order of the sum."""
+        found = left[:, :1] * right[:1]
+        for k in range(1, len(right)):
+            found = found + left[:, k : k + 1] * right[k : k + 1]
+        return found
 
     def by_place(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        found = real(left, right)
+        found = place_free(left, right)
         found[:, -1] = torch.nextafter(found[:, -1], torch.tensor(torch.inf))
         return found
 
     def by_company(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return real(left, right) + right.sum() * 1e-3
+        return place_free(left, right) + right.sum() * 1e-3
 
     measure = tiles.place_free.__wrapped__
+    monkeypatch.setattr(torch, "mm", place_free)
     assert measure(64, 96, "cpu", 1)
     for wrong in (by_place, by_company):
         monkeypatch.setattr(torch, "mm", wrong)
@@ -162,6 +170,11 @@ def test_places_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_this_machine_multiplies_whole_tiles() -> None:
-    """Shapes of real models; if this fails, text stays the same, but linear layers become several times slower."""
+    """Shapes of real models. Where it does not, linear layers are several times slower, and rows keep their bits."""
     shapes = [(576, 576), (192, 576), (1536, 576), (576, 1536), (2048, 640), (640, 2048), (4096, 4096), (1024, 14336)]
-    assert rows_exact(Weight.from_tensor(torch.empty(shape)) for shape in shapes)
+    weights = [Weight.from_tensor(rows(*shape)) for shape in shapes]
+    if rows_exact(weights):
+        return
+    for weight in weights:
+        assert_company_changes_no_bit(partial(ops.linear, weight=weight), rows(20, weight.k))
+    pytest.skip("on this CPU torch's products depend on a row's place: rows are multiplied one by one, and slowly")
