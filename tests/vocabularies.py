@@ -116,15 +116,22 @@ def sentencepiece(size: int = 900) -> Made:
 
 
 @cache
-def wordpiece(size: int = 900) -> Made:
-    """BERT's, trained on the same texts; with every letter of LETTERS, at a word's beginning and within."""
-    from convert.tokenizers_made import wordpiece as trained
+def wordpiece() -> Made:
+    """As BERT's, of words of the same texts and pieces of others; and every letter, at a word's beginning and within.
 
-    found: dict[str, int] = trained(size).get_vocab()
+    The library's trainer goes by the order of a hash, which is another one in every process.
+    """
+    from tokenizers import normalizers, pre_tokenizers
+
+    plain, apart = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    found = {word for text in TEXTS for word, _ in apart.pre_tokenize_str(plain.normalize_str(text))}
+    words = sorted(found)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = [word for word in sorted(found, key=found.__getitem__) if word not in special]
-    tokens = [word[2:] if word.startswith("##") and len(word) > 2 else "\u2581" + word for word in words]
-    tokens += [front + letter for letter in LETTERS for front in ("", "\u2581") if letter.isprintable()]
+    letters = [*sorted({letter for word in words for letter in word}), *filter(str.isprintable, LETTERS)]
+    tokens = [front + letter for letter in letters for front in ("", "\u2581")]
+    tokens += ["\u2581" + word for word in words[::2]]
+    for word in words[1::2]:
+        tokens += ["\u2581" + word[:3], *filter(None, (word[-3:], word[2:4], word[3:]))]
     tokens = list(dict.fromkeys([*special, *tokens]))
     types = [CONTROL, UNKNOWN, CONTROL, CONTROL, CONTROL, *[NORMAL] * (len(tokens) - len(special))]
     return Made("bert", tokens, types, [], [], {"bos": 2, "unknown": 1, "seperator": 3, "padding": 0, "mask": 4})
