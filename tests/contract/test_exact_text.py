@@ -50,8 +50,7 @@ def test_drafts_cached_prefixes_and_asking_twice_change_nothing(
     starter: Engine, alone: dict[float, str], sampling: Sampling
 ) -> None:
     answers = Answers(starter, EXACT, TOKENS[starter.name], Limits(drafts="auto", decode_step_s=60.0))
-    for costs in (1, 16):  # rows are free, as far as the speculator knows: it will guess whenever it can
-        answers.core.scheduler.decode_costs.observe(costs, 1e-6)
+    answers.let_guesses_pay()
     for name in ("first", "second"):
         answers.ask(name, COPY, sampling)
         answers.run()

@@ -157,6 +157,7 @@ TEXT = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
 def test_the_starter_models(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Also no further from llama.cpp on the quantised file than that is from the truth, by more than a tenth."""

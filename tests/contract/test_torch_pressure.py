@@ -13,6 +13,7 @@ import psutil
 import pytest
 from contract.answers import Answers
 from contract.engines import TINY, Engine, tiny_model
+from edgellm_torch import gauge
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.pool import BLOCK, GONE, blocks_for
 from edgellm_torch.runner import TorchRunner
@@ -177,20 +178,19 @@ def test_a_crowd_changes_no_text_and_loses_no_block(machine: type[CrowdMachine])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_the_same_with_many_crowds(machine: type[CrowdMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_2000_requests_of_whom_many_leave_keep_nothing(engine: Engine) -> None:
     """KV, memory, descriptors and threads are where they were after the first few hundred."""
     dice = random.Random(7)
     crowd = Watched(engine, Limits(drafts="auto", parked_bytes=1 << 20))
     me = psutil.Process()
-    before: tuple[int, int] = (0, 0)
-    memory = 0
+    threads = files = memory = 0
     for number in range(2000):
         text = dice.choice(BEGINNINGS) + "".join(dice.choices("abc ", k=dice.randint(1, 60)))
         ask = Ask(text, number, dice.randint(0, 2), dice.random() < 0.5, dice.choice((1, 1, 2)))
@@ -204,10 +204,17 @@ def test_2000_requests_of_whom_many_leave_keep_nothing(engine: Engine) -> None:
             crowd.events.clear()
             gc.collect()
         if number == 399:
-            before, memory = (me.num_threads(), descriptors(me)), me.memory_info().rss
+            threads, files, memory = me.num_threads(), descriptors(me), own_memory(me)
     assert crowd.core.scheduler.suspended > 20
-    assert (me.num_threads(), descriptors(me)) == before
-    assert me.memory_info().rss - memory < 16 << 20
+    assert me.num_threads() <= threads  # of others in this process, some may have ended meanwhile
+    assert descriptors(me) <= files
+    assert own_memory(me) - memory < 16 << 20
+
+
+def own_memory(process: psutil.Process) -> int:
+    """Without the pages of files, which the system maps as it likes, where it tells them apart."""
+    anonymous = gauge._resident("RssAnon")
+    return int(process.memory_info().rss) if anonymous is None else anonymous
 
 
 def descriptors(process: psutil.Process) -> int:
@@ -230,8 +237,7 @@ def test_a_draft_model_guesses_and_changes_nothing(engine: Engine, quiet: Answer
     """The model guesses for itself, so all guesses come true."""
     answers = Answers(engine, ROOM, TOKENS, Limits(drafts="auto", decode_step_s=60.0))
     answers.core.scheduler.speculator.model = DraftModel(engine.load(ROOM))
-    for costs in (1, 16):  # rows are free, as far as the speculator knows: it will guess whenever it can
-        answers.core.scheduler.decode_costs.observe(costs, 1e-6)
+    answers.let_guesses_pay()
     answers.ask("guessed", LONG, Sampling(temperature=0.0))
     answers.run()
     quiet.ask("plain", LONG, Sampling(temperature=0.0), drafts=False)
