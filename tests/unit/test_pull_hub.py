@@ -94,6 +94,7 @@ def test_sizes_around_the_borders(size: int, hub: Hub, do: Pulls, paths: Paths) 
 
 
 def test_cuts(hub: Hub, do: Pulls, paths: Paths) -> None:
+    hub.faults.pause = lambda start, pos: 0.002
     hub.faults.cut_after = [1 << 30, *[20_000, 0, 50_000, 8_192] * 5]
     assert stored(paths, do(NAME)) == DATA
     assert hub.bytes < len(DATA) + SLACK
@@ -212,14 +213,14 @@ def test_a_connection_that_stays_away_leaves_what_came(hub: Hub, do: Pulls, path
     def pause(start: int, pos: int) -> float:
         if len(hub.sent) > 8:
             hub.faults.files = [(503, {})] * 1000
-        return 0.0
+        return 0.002
 
     hub.faults.pause = pause
     with pytest.raises(DownloadFailed, match="answers 503") as caught:
         do(NAME)
     assert "goes on from there" in (caught.value.hint or "")
     assert nothing_published(paths)
-    hub.faults.pause, hub.faults.files = None, []
+    hub.faults.pause, hub.faults.files = lambda start, pos: 0.002, []
     before = hub.bytes
     assert stored(paths, do(NAME)) == DATA
     here = do.announced[-1].here

@@ -50,8 +50,8 @@ def started(stage: str, settings: dict[str, str]) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str], children: list[psutil.Process]) -> None:
     """Wait for the end of the process and of its children."""
-    process.communicate(timeout=10)
-    _, alive = psutil.wait_procs(children, timeout=10)
+    process.communicate(timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=30)
     for child in alive:
         child.kill()
     assert not alive
@@ -95,10 +95,10 @@ def test_a_leftover_that_is_cut_short_is_fetched_anew(
 
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_stopped_while_downloading(how: str, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = make_wheel(tmp_path / "served", DATA, ballast=600_000)
+    wheel = make_wheel(tmp_path / "served", DATA, ballast=6_000_000)
     add_entry(paths, DATA)
     with serving(wheel) as index:
-        index.pause = 0.04
+        index.pause = 0.1  # 37 seconds for it all
         settings = pip_settings(index=index.url, cache=tmp_path / "cache")
         elsewhere = tmp_path / "temporary"
         elsewhere.mkdir()

