@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 import msgspec
@@ -315,16 +314,27 @@ def test_what_follows_a_slide_is_what_follows_the_kept_tokens() -> None:
     assert text(run(made, *made.add(request(max_tokens=44), kept))["r"]) == whole[156:]
 
 
-def test_warm_up_measures_a_step_of_every_size_that_is_short_enough() -> None:
-    runner = FakeRunner(ROOM)
+class Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("row_s", "sizes"), [(0.0156, [1, 1, 4, 8, 16]), (0.02, [1, 1, 4, 8])])
+def test_warm_up_measures_a_step_of_every_size_that_is_short_enough(
+    row_s: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("edgellm.engine.warmup.time", clock)
+    runner = FakeRunner(ROOM, FakeBehaviour(on_step=lambda rows: clock.pass_by(row_s * (1 + len(rows[0].draft)))))
     runner._info = msgspec.structs.replace(runner.info, draft_tokens=15, max_outputs=32)
     EngineCore("fake", runner, FakeTokenizer()).warm_up()
-    assert [1 + len(step[0].draft) for step in runner.steps] == [1, 1, 4, 8, 16]
+    assert [1 + len(step[0].draft) for step in runner.steps] == sizes
     assert runner.used == 0
-
-
-def test_warm_up_of_a_slow_model_tries_no_size_that_would_take_long() -> None:
-    runner = FakeRunner(ROOM, FakeBehaviour(on_step=lambda rows: time.sleep(0.02 * (1 + len(rows[0].draft)))))
-    runner._info = msgspec.structs.replace(runner.info, draft_tokens=15, max_outputs=32)
-    EngineCore("fake", runner, FakeTokenizer()).warm_up()
-    assert [1 + len(step[0].draft) for step in runner.steps] == [1, 1, 4, 8]
