@@ -31,7 +31,7 @@ import psutil
 import servers
 from compare import commit, device
 
-SETTLE_S = 60.0  # for what runs at the end to finish
+SETTLE_S = 300.0  # for what runs at the end to finish
 HEALTH_S = 30.0  # /health answers within that even on a machine that is busy with other things
 GROWTH_MIB = 32  # of the daemon's memory is no leak: allocators keep some
 LEAVES = 0.3  # of the clients go before their answer is whole

@@ -13,9 +13,10 @@ FLOOD = Path(__file__).parents[2] / "benchmarks" / "flood.py"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 def test_case_23_every_request_ends_and_nothing_stays(starter: Path) -> None:
-    options = "--seconds 12 --clients 40 --kill-every 4 --queue 16 --threads 1"
+    options = "--seconds 12 --clients 40 --kill-every 4 --queue 16 --threads 1 --patience 400"
     done = subprocess.run(
         [sys.executable, str(FLOOD), str(starter), *options.split()], capture_output=True, text=True, check=False
     )
