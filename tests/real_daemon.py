@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,6 +74,35 @@ def serving(paths: Paths) -> Iterator[Served]:
     finally:
         process.kill()
         process.wait()
+
+
+class Watch(threading.Thread):
+    """What /health says of the daemon and of MODEL, asked again and again: a restart may be over in half a second."""
+
+    def __init__(self, client: DaemonClient) -> None:
+        super().__init__(daemon=True)
+        self.said: set[tuple[str, str]] = set()
+        self._client = client
+        self._over = threading.Event()
+
+    @property
+    def restarting(self) -> bool:
+        said = set(self.said)
+        return any(status in ("degraded", "loading") and state in ("restarting", "loading") for status, state in said)
+
+    def run(self) -> None:
+        while not self._over.wait(0.01):
+            health = self._client.health()
+            self.said.add((health["status"], health["models"][MODEL]["state"]))
+
+    def __enter__(self) -> Watch:
+        self.start()
+        wait_for(lambda: self.said, 10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self.join()
 
 
 def wait_for(condition: Callable[[], Any], seconds: float) -> float:

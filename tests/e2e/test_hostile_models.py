@@ -12,8 +12,9 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from real_daemon import MODEL, Served, home_with_model, serving
+from real_daemon import MODEL, Served, home_with_model, serving, wait_for
 
+from edgellm.contracts.status import LoadedModel
 from edgellm.formats.gguf import read_model
 from edgellm.library.pull import pull
 from edgellm.server import keys
@@ -105,9 +106,13 @@ def test_case_22_numbers_that_are_none_fail_their_request_and_leave_no_cache(
         assert failed.json()["error"]["code"] == "generation_failed"
         assert "not finite" in failed.json()["error"]["message"]
         assert failed.headers["x-should-retry"] == "false"
-    time.sleep(1.5)  # a heartbeat
-    (model,) = [model for model in served.client.ps() if model.name.startswith("nan")]
-    assert (model.state, model.kv_used, model.restarts) == ("ready", 0, 0)
+
+    def nan() -> LoadedModel:
+        (model,) = [model for model in served.client.ps() if model.name.startswith("nan")]
+        return model
+
+    wait_for(lambda: nan().kv_used == 0, 10)  # a heartbeat tells it
+    assert (nan().state, nan().restarts) == ("ready", 0)
     answered = complete(http, MODEL)
     assert answered.status_code == 200, answered.text
 

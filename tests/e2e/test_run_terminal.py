@@ -70,6 +70,8 @@ def test_ctrl_c_in_the_midst_of_a_long_prompt(served: Served, tmp_path: Path) ->
     session = Session(COMMAND, Terminal(80, 24, driver=True), {})
     try:
         session.wait_for("Ask something")
+        session.type("/set frequency_penalty -2\r")  # the answer does not end by itself
+        session.wait_for_prompt()
         session.type("\x1b[200~" + "colour " * 3500 + "\x1b[201~")
         session.type("\r")
         wait_for(lambda: session.read(0.02) and any(model.running for model in served.client.ps()), 30)

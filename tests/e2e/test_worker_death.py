@@ -13,14 +13,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from real_daemon import ENDLESS, MODEL, Served, home_with_model, serving, wait_for
+from real_daemon import ENDLESS, MODEL, Served, Watch, home_with_model, serving, wait_for
 
 from edgellm import platform
 from edgellm.contracts.events import Event, Failed, Finished, Progress, TextDelta
 from edgellm.contracts.request import Text
 from edgellm.paths import Paths, default_paths
 
-HEARTBEAT_S = 2.0  # the least that can be set
+HEARTBEAT_S = 6.0  # a worker beats each second; importing torch can hold that up for as long again, or longer
 NOTICED_S = {signal.SIGKILL: 1.5, signal.SIGSTOP: HEARTBEAT_S + 1.5}
 LONG = Text("colour " * 3000)  # some twenty seconds of prefill on one thread
 SHORT = Text("Once upon a time")
@@ -91,23 +91,23 @@ def test_case_16_a_worker_dies_or_hangs(
     events = served.generate(prompt, 900)
     first = next(events)  # the request is at the model: the other one finds it loading or loaded
     other = Whole(served, prompt)
-    wait_for(lambda: served.model.running + served.model.waiting == 2, 5)
+    wait_for(lambda: served.model.running + served.model.waiting == 2, 20)
     if not reached(first):
         next(event for event in events if reached(event))
     victim = served.worker
-    os.kill(victim, how)
-    began = time.monotonic()
-    *_, last = events
-    took = time.monotonic() - began
-    health = served.client.health()
+    with Watch(served.client) as watch:
+        os.kill(victim, how)
+        began = time.monotonic()
+        watch.said.clear()
+        *_, last = events
+        took = time.monotonic() - began
+        wait_for(lambda: watch.restarting, 1)
 
     assert isinstance(last, Failed)
     assert (last.error.code, last.error.retriable) == ("worker_died", True)
     assert took < NOTICED_S[how]
-    other.join(10)
+    other.join(30)
     assert (other.status, other.reply["error"]["code"]) == (503, "worker_died")
-    assert health["status"] in ("degraded", "loading")
-    assert health["models"][MODEL]["state"] in ("restarting", "loading")
     wait_for(lambda: not platform.pid_alive(victim), 2.0)  # a stopped process does not end by itself
 
     *_, last = served.generate(SHORT, 2)
@@ -132,16 +132,20 @@ def test_case_17_a_daemon_that_is_killed_leaves_no_worker(
 
 
 def test_case_17_sigterm_drains(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGELLM_SHUTDOWN_GRACE_S", "60")  # the answer's end is waited for, however slow an engine is
+    monkeypatch.setenv("EDGELLM_SHUTDOWN_GRACE_S", "300")  # the answer's end is waited for, however slow an engine is
+    monkeypatch.setenv("EDGELLM_HEARTBEAT_TIMEOUT_S", "60")
     with elsewhere(paths, tmp_path) as own, serving(own) as served:
+        assert list(served.generate(SHORT, 1))  # loaded
+        worker = served.worker
         events = served.generate(SHORT, 60)
         next(event for event in events if decodes(event))
-        worker = served.worker
+        os.kill(worker, signal.SIGSTOP)  # the answer runs, however fast an engine is
         served.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: served.client.health()["status"] == "draining", 1.0)
+        wait_for(lambda: served.client.health()["status"] == "draining", 5.0)
         (refused,) = served.generate(SHORT, 2)
         assert isinstance(refused, Failed)
         assert (refused.error.code, refused.error.retriable) == ("unavailable", True)
+        os.kill(worker, signal.SIGCONT)
         *_, last = events
         assert isinstance(last, Finished)  # the answer that ran is whole
         assert served.process.wait(5) == 0
@@ -154,7 +158,7 @@ def test_case_17_a_second_signal_cuts_off_and_leaves_no_worker(paths: Paths, tmp
         next(event for event in events if prefills(event))
         worker = served.worker
         served.process.send_signal(signal.SIGINT)
-        wait_for(lambda: served.client.health()["status"] == "draining", 1.0)
+        wait_for(lambda: served.client.health()["status"] == "draining", 5.0)
         served.process.send_signal(signal.SIGINT)
         assert served.process.wait(3) == 130
         assert not platform.pid_alive(worker)
