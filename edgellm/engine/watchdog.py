@@ -67,9 +67,9 @@ class Watchdog:
         self._silent += self._tick_s
         if self._ready:
             self.service_s += self._tick_s
-        else:
+        elif self._greeted:
             self._stalled += self._tick_s
-        if not self._greeted:
+        else:
             self._stopped = self._stopped + self._tick_s if self._suspended() else 0.0
         if self._stopped >= self._limits.heartbeat_timeout_s:
             self._report(f"was stopped before its first word, {self._stopped:.0f} s ago,")

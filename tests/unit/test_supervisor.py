@@ -289,9 +289,9 @@ def test_case_16_a_hang_is_noticed_by_silence(how: str, tmp_path: Path) -> None:
 
 def test_a_worker_that_never_says_hello() -> None:
     async def test() -> None:
-        async with model(
-            hello="none", supervision=Supervision(heartbeat_timeout_s=1.0, hello_timeout_s=0.3, deaths=1)
-        ) as it:
+        # Before its first word it does not load either: that is not what it is killed for.
+        patience = Supervision(heartbeat_timeout_s=1.0, hello_timeout_s=0.3, load_stall_s=0.1, deaths=1)
+        async with model(patience, hello="none") as it:
             began = time.monotonic()
             assert "no sign of life for 0.3 s" in error_of(await answer(it, "echo x")).message
             assert time.monotonic() - began < 10.0
@@ -341,7 +341,7 @@ def test_requests_that_wait_for_the_load_are_bounded_and_those_that_left_count_n
 
 def test_a_load_that_only_beats_is_noticed(tmp_path: Path) -> None:
     async def test() -> None:
-        strict = msgspec.structs.replace(QUICK, load_stall_s=4.0)  # the start of the process counts, too
+        strict = msgspec.structs.replace(QUICK, load_stall_s=2.0)
         async with model(strict, load="stall", starts=str(tmp_path / "starts"), bad_starts=1) as it:
             asked = asyncio.create_task(answer(it, "echo x"))
             await until(lambda: it.heartbeat is not None)
