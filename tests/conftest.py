@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from edgellm.paths import Paths, default_paths
 
 if TYPE_CHECKING:
     from fake_service import FakeService, Server
+
+# The same examples in every run, and none that fails for the time a busy machine took.
+settings.register_profile(
+    "house", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True
+)
+settings.load_profile("house")
 
 MODELS = Path(__file__).parent.parent / ".cache" / "models"
 

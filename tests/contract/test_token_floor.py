@@ -12,7 +12,7 @@ from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.splitting import KNOWN
 from edgellm_torch.tokenizer import TorchTokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgellm.contracts.engine import Tokenizer
@@ -30,7 +30,6 @@ def check(tokenizer: Tokenizer, text: str) -> None:
     assert all(fewest <= len(tokenizer.encode(text, special=special)) for special in (False, True)), text
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_of_any_text(tokenizers: list[Tokenizer], data: st.DataObject) -> None:
     one = tokenizers[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from edgellm_llamacpp.plugin import LlamaCppPlugin
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgellm.contracts.engine import Tokenizer
@@ -23,7 +23,6 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return LlamaCppPlugin().tokenizer(read_model(path))
 
 
-@settings(deadline=None)
 @given(st.data(), st.booleans())
 def test_as_llama_cpp_does_it(tokenizer: Tokenizer, data: st.DataObject, special: bool) -> None:
     names = st.sampled_from(tokenizer.special_texts[:40])

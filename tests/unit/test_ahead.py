@@ -364,7 +364,7 @@ def crowd(made: EngineCore, asks: list[Ask]) -> dict[str, list[Event]]:
     raise AssertionError("does not end")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(ASKS, min_size=1, max_size=7),
     st.sampled_from([0, 16]),

@@ -6,6 +6,7 @@ import os
 import struct
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from gguf_files import (
     tensor_info,
     tiny,
 )
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from malformed import HUGE, counted
 
@@ -65,12 +66,21 @@ def test_agrees_with_the_reference_reader_on_real_files(which: str, request: pyt
 
 
 def test_a_large_vocabulary_is_read_in_milliseconds(gemma3: Path) -> None:
-    def once() -> float:
-        start = time.process_time()
-        read_model(gemma3)
-        return time.process_time() - start
+    """262,144 tokens: no more is done than to step over them, 0.02 s where nothing else runs."""
+    count, length = 262_144, struct.Struct("<Q")
+    tokens = (length.pack(7) + b"a token") * count
 
-    assert min(once() for _ in range(5)) < 0.12  # 262,144 tokens; 0.02 s where nothing else runs
+    def step_over() -> None:
+        at = 0
+        for _ in range(count):
+            at += 8 + length.unpack_from(tokens, at)[0]
+
+    def took(work: Callable[[], object]) -> float:
+        start = time.thread_time()
+        work()
+        return time.thread_time() - start
+
+    assert min(took(lambda: read_model(gemma3)) for _ in range(5)) < 2 * min(took(step_over) for _ in range(5))
 
 
 def test_reads_every_field_of_a_tiny_file(tmp_path: Path) -> None:
@@ -284,7 +294,7 @@ def check(path: Path, data: bytes) -> None:
 
 
 VALID = build([*model_keys()[:6], array("a.b", STRING, ["ab"] * 65), array("c", F32, [1.0] * 3)], TENSORS)
-FUZZ = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+FUZZ = settings(max_examples=400)
 INTERESTING = [struct.pack("<Q", number) for number in (0, HUGE, 1 << 63, (1 << 63) - 1, 1 << 32, 65, 1024)]
 
 
@@ -317,7 +327,7 @@ def test_fuzz_splices(scratch: Path, start: int, length: int, insert: bytes) -> 
     check(scratch, VALID[:start] + insert + VALID[start + length :])
 
 
-@settings(FUZZ, suppress_health_check=[HealthCheck.too_slow])
+@FUZZ
 @given(tail=st.binary(max_size=200))
 @example(tail=b"")
 def test_fuzz_from_nothing(scratch: Path, tail: bytes) -> None:

@@ -30,7 +30,7 @@ from edgellm.formats.files import More
 from edgellm.formats.gguf import FIRST_READ, read_model, read_prefix
 
 REMOTE = Path("https://host/model.gguf")
-FUZZ = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+FUZZ = settings(max_examples=300)
 
 
 def fetch(data: bytes, first: int = 1) -> tuple[ModelFile | BadModelFile, int, int]:

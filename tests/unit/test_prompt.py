@@ -118,7 +118,7 @@ def test_no_template_lets_them_through(content: str, template: str, last: str) -
 
 
 @given(st.lists(st.sampled_from([*CONTROL, "<", "|>", "im_end", "/", "\ufdd0", "\ufdd1", " ", "é", "\n"]), max_size=8))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_any_content_encodes_like_plain_text(parts: list[str]) -> None:
     content = "".join(parts)
     tokenizer = ByteTokenizer()
@@ -175,7 +175,7 @@ def test_a_stretch_of_user_text_is_encoded_in_one_go() -> None:
 
 @given(st.text("<s>/|a", max_size=30), st.lists(st.text("<s>/|a", min_size=1, max_size=4), max_size=5))
 @example(text="ss", names=["ss", "ss<"])
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_control_texts_are_found_leftmost_and_longest(text: str, names: list[str]) -> None:
     expected = []
     start = 0

@@ -72,7 +72,7 @@ STOPS = st.lists(st.sampled_from(["a", "\n\n", "</think>", "b<", "<think>", "é"
 
 
 @given(st.lists(PARTS, max_size=14).map("".join), st.booleans(), STOPS, st.data())
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=600)
 def test_the_stream_put_together_is_the_whole_reply_parted(
     text: str, inside: bool, stop: tuple[str, ...], data: st.DataObject
 ) -> None:

@@ -21,7 +21,7 @@ from edgellm.formats.safetensors import (
     read_safetensors,
 )
 
-FUZZ = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+FUZZ = settings(max_examples=400)
 
 
 def write(path: Path, data: bytes) -> Path:

@@ -33,7 +33,7 @@ def test_equals_the_reference(name: str, size: int) -> None:
             assert drawn[1] == pytest.approx(expected[1], abs=1e-4)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     st.integers(20, 300),
     st.integers(0, 1 << 32),
@@ -83,7 +83,7 @@ def test_every_neutral_sampler_changes_nothing() -> None:
             assert choose(logits, neutralised, position, PATTERN, PATTERN, 7.0) == (plain[0], 7.0)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     arrays.arrays(np.float32, st.integers(1, 300), elements=st.integers(-8, 8).map(np.float32)),
     st.sampled_from([0.0, 0.3, 1.0, 3.0]),

@@ -123,8 +123,8 @@ class AheadMachine(SchedulerMachine):
 
 
 TestAhead = AheadMachine.TestCase
-TestAhead.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestAhead.settings = settings(max_examples=25, stateful_step_count=25)
 TestOrdered = OrderedMachine.TestCase
-TestOrdered.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
+TestOrdered.settings = settings(max_examples=10, stateful_step_count=25)
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestScheduler.settings = settings(max_examples=25, stateful_step_count=25)

@@ -74,7 +74,7 @@ def split(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(split(), STOPS)
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400)
 def test_pieces_make_the_whole_answer_whatever_the_splits(pieces: list[bytes], stop: tuple[str, ...]) -> None:
     texts, _ = assemble(pieces, stop)
     assert "".join(texts) == answer(b"".join(pieces), stop)[0]
@@ -84,7 +84,7 @@ def test_pieces_make_the_whole_answer_whatever_the_splits(pieces: list[bytes], s
     st.text("ab", max_size=30),
     st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=4).map(tuple),
 )
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 def test_stop_strings_that_overlap(text: str, stop: tuple[str, ...]) -> None:
     for pieces in ([text.encode()], [character.encode() for character in text]):
         texts, stopped = assemble(pieces, stop)
@@ -92,7 +92,7 @@ def test_stop_strings_that_overlap(text: str, stop: tuple[str, ...]) -> None:
 
 
 @given(split(), STOPS)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_no_more_is_held_back_than_may_still_matter(pieces: list[bytes], stop: tuple[str, ...]) -> None:
     texts, _ = assemble(pieces, stop)
     for count in range(1, len(pieces) + 1):

@@ -160,7 +160,7 @@ def joined(texts: list[str]) -> str:
 
 
 @given(st.text(max_size=60), st.data())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_any_unicode_at_all(text: str, data: st.DataObject) -> None:
     raw = text.encode()
     bounds = st.integers(0, len(text))

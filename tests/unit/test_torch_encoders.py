@@ -13,7 +13,7 @@ import torch_zoo
 from edgellm_torch.devices import Device, device_for
 from edgellm_torch.encoder import EncoderModel, slopes
 from edgellm_torch.plugin import plugin
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lying_headers import lies
 from torch_encoders import ENCODERS
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelFile]:
     }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.data())
 def test_a_header_that_lies_is_refused_or_run(models: dict[str, ModelFile], data: st.DataObject) -> None:
     model = data.draw(lies(models[data.draw(st.sampled_from(FAMILIES))]))

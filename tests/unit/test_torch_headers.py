@@ -9,7 +9,7 @@ import pytest
 import zoo
 from edgellm_torch.architectures import ARCHITECTURES
 from edgellm_torch.plugin import TorchPlugin
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lying_headers import lies
 from zoo import Size
@@ -30,7 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelFile]:
     return {name: read_model(zoo.write(folder, name, SMALL, tokenizer="llama")) for name in FAMILIES}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.data())
 def test_a_header_that_lies_is_refused_or_run(models: dict[str, ModelFile], data: st.DataObject) -> None:
     model = data.draw(lies(models[data.draw(st.sampled_from(FAMILIES))]))

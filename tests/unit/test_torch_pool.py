@@ -148,7 +148,7 @@ class Blocks(RuleBasedStateMachine):
         assert all(group.free == group.blocks for group in self.pool.groups), "a block has leaked"
 
 
-Blocks.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Blocks.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestBlocks = Blocks.TestCase
 
 

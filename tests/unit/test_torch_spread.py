@@ -17,7 +17,7 @@ from edgellm_torch.devices import Device, split, spread
 from edgellm_torch.kv import KVMemory
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.room import capacity_within
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgellm.contracts.engine import Available, ModelFile, Placement
@@ -42,7 +42,6 @@ LAYERS = st.lists(st.integers(1, 1000), min_size=1, max_size=8)
 ROOMS = st.lists(st.integers(1, 4000), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(LAYERS, ROOMS)
 def test_layers_are_split_as_evenly_as_can_be(sizes: list[int], room: list[int]) -> None:
     cut = split(sizes, room)

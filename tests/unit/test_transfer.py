@@ -54,7 +54,7 @@ def test_an_account_that_makes_no_sense_is_begun_anew(damage: bytes, tmp_path: P
     assert bytes_done(tmp_path / "absent") == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 500), st.integers(1, 97), st.integers(1, 400), st.integers(0, 2**32))
 def test_leases_fetch_every_byte_once(size: int, piece: int, span: int, seed: int) -> None:
     """Workers take, move, break off and give back at random: in the end each byte was written exactly once."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import wcwidth
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from terminals import Terminal, painted
 
@@ -141,7 +141,6 @@ TEXTS = st.lists(st.one_of(MARKS, WORDS), max_size=40).map("".join)
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(TEXTS, SIZES, st.integers(20, 100))
 def test_pieces_never_change_the_lines(text: str, sizes: list[int], width: int) -> None:
     document = Markdown(Styles())
@@ -152,7 +151,6 @@ def test_pieces_never_change_the_lines(text: str, sizes: list[int], width: int) 
     assert [*lines, *document.finish(width)] == whole(text, width)
 
 
-@settings(deadline=None)
 @given(TEXTS, SIZES, st.integers(20, 100))
 def test_the_screen_agrees_where_the_open_block_fits(text: str, sizes: list[int], columns: int) -> None:
     text = text.replace(
@@ -164,7 +162,6 @@ def test_the_screen_agrees_where_the_open_block_fits(text: str, sizes: list[int]
     assert terminal.text() == at_once.text()
 
 
-@settings(deadline=None)
 @given(TEXTS, st.integers(20, 60))
 def test_no_line_but_code_is_wider_than_asked(text: str, width: int) -> None:
     fenced = False
@@ -173,7 +170,6 @@ def test_no_line_but_code_is_wider_than_asked(text: str, width: int) -> None:
         assert fenced or wcwidth.width(line) <= max(width, 30)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200), SIZES)
 def test_control_sequences_never_reach_the_terminal(text: str, sizes: list[int]) -> None:
     for kind in ("markdown", "plain", "thought"):

@@ -90,7 +90,7 @@ def distance(found: torch.Tensor, wanted: Array) -> float:
     return float(np.linalg.norm(found.double().numpy() - wanted) / np.linalg.norm(wanted))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.integers(1, 330),
     st.sampled_from([(1, 1), (4, 2), (6, 2), (7, 1), (5, 5)]),

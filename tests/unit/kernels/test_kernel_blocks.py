@@ -132,7 +132,7 @@ def test_only_bytes_are_taken() -> None:
         Weight.from_tensor(torch.zeros((2, 2)))[0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from([1, 2, 4]), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1))
 def test_packing_can_be_undone(bits: int, rows: int, bytes_of_row: int, seed: int) -> None:
     codes = torch.from_numpy(

@@ -56,7 +56,7 @@ SPECS = {
 }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(SPECS)), st.integers(0, 1000), st.booleans())
 @example("mixtral", 514, True)  # the bias wants two experts of whom nothing is left to divide by
 def test_choice_and_weights(name: str, seed: int, biased: bool) -> None:

@@ -47,7 +47,7 @@ def test_linear_with_every_block_type(kind: str) -> None:
     assert_near(ops.linear(x, weight, bias), wide(x) @ wide(weight.dense()).T + wide(bias))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 40), st.integers(1, 130), st.integers(1, 300), st.integers(0, 1000))
 def test_linear_of_any_size(count: int, n: int, k: int, seed: int) -> None:
     x, matrix = rows(seed, count, k), rows(seed + 1, n, k)
@@ -77,7 +77,7 @@ def test_each_head_has_a_matrix_of_its_own() -> None:
     assert_near(found, np.einsum("rhk,hnk->rhn", wide(x), wide(matrices)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 20), st.integers(1, 700), st.sampled_from([1e-30, 1e-3, 1.0, 1e4]), st.booleans())
 def test_norms(count: int, n: int, size: float, plain: bool) -> None:
     x = rows(n, count, n) * size
@@ -128,7 +128,7 @@ def test_ends_of_the_range() -> None:
     np.testing.assert_array_equal(exact.sigmoid(x), [0, 0, 0.5, 1, 1, nan])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 12), st.integers(1, 1100), st.integers(0, 1000))
 def test_sums_and_softmax(count: int, n: int, seed: int) -> None:
     x = rows(seed, count, n) * 5
