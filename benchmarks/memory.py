@@ -22,7 +22,7 @@ from pathlib import Path
 import edgellm_llamacpp.costs
 import edgellm_torch.costs
 import msgspec
-from resident import resident
+from resident import Watch, resident
 
 from edgellm.config import Settings
 from edgellm.contracts.embedding import EmbedRequest
@@ -107,12 +107,13 @@ async def _taken(load: Load, request: GenerateRequest | EmbedRequest) -> int:
     with tempfile.TemporaryDirectory() as folder:
         local = LocalModel(load, log_path=Path(folder) / "worker.log")
         try:
+            await local.preload()
+            assert local.pid is not None
+            watch = Watch(local.pid, LIBRARIES[load.engine]) if load.embeds or load.engine == "torch" else None
             async for event in local.generate(request):
                 if isinstance(event, Failed):
                     raise SystemExit(event.error.message)
-            assert local.pid is not None
-            peak = load.embeds or load.engine == "torch"
-            return resident(local.pid, LIBRARIES[load.engine], peak=peak)
+            return watch.peak() if watch else resident(local.pid, LIBRARIES[load.engine])
         finally:
             await local.stop(0.0)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from edgellm_torch.costs import LIBRARIES
 from edgellm_torch.plugin import TorchPlugin
 from edgellm_torch.runner import TorchRunner
-from resident import resident
+from resident import Watch
 
 import edgellm.engine.worker  # noqa: F401
 from edgellm.contracts.engine import Placement
@@ -24,6 +24,7 @@ EVERYTHING = SampleSpec(top_p=0.9, seed=1, logprobs=5)
 
 
 def main() -> None:
+    watch = Watch(os.getpid(), LIBRARIES)
     path, *numbers, kv_type = sys.argv[1:]
     context, capacity, sequences, batch = map(int, numbers)
     model, plugin = read_model(Path(path)), TorchPlugin()
@@ -46,7 +47,7 @@ def main() -> None:
     rows = [Row(0, start, [5] * (context - start), EVERYTHING)]
     rows += [Row(sequence, 0, [5], EVERYTHING) for sequence in range(1, sequences)]
     runner.collect(runner.submit(rows))
-    print(resident(os.getpid(), LIBRARIES, peak=True))
+    print(watch.peak())
 
 
 if __name__ == "__main__":
