@@ -17,6 +17,7 @@ from edgellm_llamacpp.costs import EMBEDDER_MERGE, MIB, cost_model
 from edgellm_llamacpp.plugin import LlamaCppPlugin
 from edgellm_llamacpp.repacking import repacked
 from edgellm_torch.plugin import TorchPlugin
+from shortened import shortened
 from torch_encoders import ENCODERS
 from torch_zoo import FAMILIES
 from zoo import Size
@@ -129,7 +130,7 @@ def test_a_model_in_several_files_loads_whatever_their_names(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("which", ["smollm2", "gemma3"])
 @pytest.mark.parametrize(("engine", "small"), [("llamacpp", "q8_0"), ("torch", "int8")])
 def test_a_whole_worker_takes_what_was_planned(
@@ -139,7 +140,7 @@ def test_a_whole_worker_takes_what_was_planned(
     path: Path = request.getfixturevalue(which)
     command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", engine]
     command += ["--prompt", "64" if engine == "llamacpp" else "600"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3500, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = json.loads(done.stdout)
     assert {(row["context"], row["kv_type"]) for row in rows} == {
@@ -150,7 +151,7 @@ def test_a_whole_worker_takes_what_was_planned(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the most that was taken")
 @pytest.mark.parametrize("engine", ["llamacpp", "torch"])
 @pytest.mark.parametrize("family", ["all-minilm", "nomic-bert", "gemma-embedding", "qwen3"])
@@ -168,20 +169,20 @@ def test_a_whole_embedder_takes_what_was_planned(
         keys = {"pooling_type": 1}
         path = torch_zoo.write(tmp_path, family, "Q4_0", keys=keys, dims=dims, families=ENCODERS | FAMILIES).quantised
     command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", engine]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3500, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     for row in json.loads(done.stdout):
         assert row["predicted"] == pytest.approx(row["taken"], rel=0.1), row
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not tell the most that was taken")
 @pytest.mark.parametrize(
     ("which", "context", "batch", "kv_type"),
     [
         ("smollm2", 8192, 512, "f16"),
-        ("smollm2", 8192, 4096, "int8"),
+        ("smollm2 cut short", 8192, 4096, "int8"),
         ("gemma3", 32_768, 1024, "f16"),
         ("llama", 131_072, 1024, "f16"),
         ("deepseek2", 65_536, 512, "f16"),
@@ -190,15 +191,22 @@ def test_a_whole_embedder_takes_what_was_planned(
 def test_the_largest_step_of_the_torch_engine_takes_what_was_planned(
     which: str, context: int, batch: int, kv_type: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Long contexts and large steps; at its end, and most of it there at once: within a tenth."""
-    tiny = which in FAMILIES
-    dims = torch_zoo.Dims(context=context)
-    path = torch_zoo.write(tmp_path, which, "Q8_0", dims=dims).quantised if tiny else request.getfixturevalue(which)
+    """Long contexts and large steps; at its end, and most of it there at once: within a tenth.
+
+    Layers are computed one after the other, and a step holds what the largest takes: with 4,096 tokens twelve are
+    enough. They are still so many that what goes from layer to layer, were it kept by each, would be more than a tenth.
+    """
+    if which in FAMILIES:
+        path = torch_zoo.write(tmp_path, which, "Q8_0", dims=torch_zoo.Dims(context=context)).quantised
+    else:
+        name, _, cut = which.partition(" ")
+        whole: Path = request.getfixturevalue(name)
+        path = shortened(whole, 12, tmp_path) if cut else whole
     command = [sys.executable, str(STEP), str(path), *map(str, (context, context, 32, batch)), kv_type]
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(MEASURE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     }
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3500, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     needs = TorchPlugin().cost_model(read_model(path), kv_type).needs(context, 32, batch)
     assert needs.total == pytest.approx(int(done.stdout), rel=0.1), needs
