@@ -1,6 +1,6 @@
 """Memory as planned against memory as taken.
 
-usage: memory.py MODEL.gguf ... [--engine NAME] [--prompt 1200] [--json]
+usage: memory.py MODEL.gguf ... [--engine NAME] [--contexts 2048 4096 8192] [--prompt 1200] [--json]
 
 For each context and KV type a worker process loads the model, as the daemon would, and answers once; then its resident
 memory stands beside the plan. Pages of its libraries' files count as many as were planned: the system maps more or
@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import edgellm_llamacpp.costs
@@ -118,14 +119,14 @@ async def _taken(load: Load, request: GenerateRequest | EmbedRequest) -> int:
             await local.stop(0.0)
 
 
-def rows(path: Path, engine: str, prompt: int) -> list[Measured]:
-    """Of one model, all contexts and KV types."""
+def rows(path: Path, engine: str, prompt: int, contexts: Sequence[int] = CONTEXTS) -> list[Measured]:
+    """Of one model, with all KV types; of one that makes embeddings, with contexts of its own."""
     model = read_model(path)
     if makes_embeddings(model):
         most = trained_context(model) or max(EMBEDDING_CONTEXTS)
-        contexts = sorted({min(context, most) for context in EMBEDDING_CONTEXTS})
-        return [measure_embedder(path, context, engine) for context in contexts]
-    return [measure(path, context, kv_type, prompt, engine) for context in CONTEXTS for kv_type in KV_TYPES[engine]]
+        shorter = sorted({min(context, most) for context in EMBEDDING_CONTEXTS})
+        return [measure_embedder(path, context, engine) for context in shorter]
+    return [measure(path, context, kv_type, prompt, engine) for context in contexts for kv_type in KV_TYPES[engine]]
 
 
 def main() -> None:
@@ -134,8 +135,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--prompt", type=int, default=PROMPT)
     parser.add_argument("--engine", default="llamacpp", choices=KV_TYPES)
+    parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
     given = parser.parse_args()
-    found = [row for path in given.models for row in rows(path, given.engine, given.prompt)]
+    found = [row for path in given.models for row in rows(path, given.engine, given.prompt, given.contexts)]
     if given.json:
         print(json.dumps([msgspec.to_builtins(row) for row in found]))
         return

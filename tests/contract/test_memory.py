@@ -132,19 +132,23 @@ def test_a_model_in_several_files_loads_whatever_their_names(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("which", ["smollm2", "gemma3"])
-@pytest.mark.parametrize(("engine", "small"), [("llamacpp", "q8_0"), ("torch", "int8")])
+@pytest.mark.parametrize(
+    ("engine", "small", "contexts", "prompt"),
+    [("llamacpp", "q8_0", ("2048", "4096", "8192"), "64"), ("torch", "int8", ("2048", "8192"), "600")],
+    ids=["llamacpp", "torch"],
+)
 def test_a_whole_worker_takes_what_was_planned(
-    which: str, engine: str, small: str, request: pytest.FixtureRequest
+    which: str, engine: str, small: str, contexts: tuple[str, ...], prompt: str, request: pytest.FixtureRequest
 ) -> None:
-    """Three contexts, two KV types, a process of its own for each: within a tenth."""
+    """Two or three contexts, two KV types, a process of its own for each: within a tenth."""
     path: Path = request.getfixturevalue(which)
-    command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", engine]
-    command += ["--prompt", "64" if engine == "llamacpp" else "600"]
+    command = [sys.executable, str(MEASURE), str(path), "--json", "--engine", engine, "--prompt", prompt]
+    command += ["--contexts", *contexts]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3500, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = json.loads(done.stdout)
     assert {(row["context"], row["kv_type"]) for row in rows} == {
-        (context, kv_type) for context in (2048, 4096, 8192) for kv_type in ("f16", small)
+        (int(context), kv_type) for context in contexts for kv_type in ("f16", small)
     }
     for row in rows:
         assert row["predicted"] == pytest.approx(row["taken"], rel=0.1), row

@@ -34,7 +34,7 @@ def _by_llama_cpp(tokenizer: Tokenizer, text: str, special: bool) -> list[int]:
     api, vocabulary = tokenizer._api, tokenizer._vocabulary  # type: ignore[attr-defined]
     data = text.encode()
     ids = (ctypes.c_int32 * (len(data) + 8))()
-    count = api.llama_tokenize(vocabulary, data, len(data), ids, len(ids), False, special)
+    count = vocabulary.ask(api.llama_tokenize, data, len(data), ids, len(ids), False, special)
     return ids[:count]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,5 +24,6 @@ def served(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.parametrize("operation", operations(), ids=str)
 def test_the_daemon_keeps_to_its_document(served: Served, operation: Described) -> None:
-    assert violations(served.client.info.url, operation, model=MODEL, examples=12) == []
+    examples = 6 if os.environ["EDGELLM_ENGINE"] == "torch" else 12  # its answers take their time
+    assert violations(served.client.info.url, operation, model=MODEL, examples=examples) == []
     assert served.client.health()["status"] == "ok"

@@ -250,10 +250,9 @@ def test_case_23_2000_requests_with_cancels_and_kills_leave_nothing_behind(runni
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["fake", "torch"])
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("count", "kill_every"),
-    [pytest.param(150, 50, marks=pytest.mark.timeout(600)), pytest.param(2000, 150, marks=pytest.mark.timeout(1800))],
+    ("engine", "count", "kill_every"), [("fake", 150, 50), ("fake", 2000, 150), ("torch", 150, 50), ("torch", 600, 150)]
 )
 def test_case_23_requests_that_give_way_to_each_other_too(
     engine: str, count: int, kill_every: int, home: Path, tmp_path: Path
