@@ -27,11 +27,11 @@ BLOCK: Final = 256  # llama.cpp rounds its KV up to this many cells
 # half with q4_0): there they are for what would not fit otherwise. Ours reads OWN_KV (repacking.py) as fast as f16.
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
-# Measured on Linux: an interpreter with numpy, the templates and llama.cpp's libraries, before any model. Pages of the
-# libraries' files are the system's to map and to take back.
+# Measured on Linux: what an interpreter with numpy, the templates and llama.cpp's libraries takes beside its model.
+# Pages of the libraries' files are the system's to map and to take back.
 LIBRARIES: Final = 26 * MIB
 PROCESS: Final = LIBRARIES + 30 * MIB
-EMBEDDER: Final = LIBRARIES + 32 * MIB  # the same with neither templates nor samplers
+EMBEDDER: Final = LIBRARIES + 32 * MIB  # without templates and samplers, but at its most, with what loading frees
 # Bytes per vocabulary entry, measured; and more for each where there are merges, about one for each entry.
 WORD, MERGE = 175, 175
 EMBEDDER_WORD, EMBEDDER_MERGE = 180, 210

@@ -279,6 +279,21 @@ def test_a_tokenizer_moves_to_the_whole_model_once_it_is_there(smollm2: Path, mo
     runner.close()
 
 
+@pytest.mark.parametrize("way", ["ask", "ask_model"])
+def test_what_is_read_of_a_vocabulary_is_freed_only_then(way: str, smollm2: Path) -> None:
+    lib = library()
+    first, second = open_vocabulary(lib, smollm2), open_vocabulary(lib, smollm2)
+    alive, vocabulary = weakref.ref(first), Vocabulary(first)
+    del first
+
+    def reads(_pointer: int) -> bool:
+        vocabulary.move(second)
+        return alive() is not None
+
+    assert getattr(vocabulary, way)(reads)
+    assert alive() is None
+
+
 def test_a_vocabulary_may_move_while_others_read_it(smollm2: Path) -> None:
     lib = library()
     vocabulary = Vocabulary(open_vocabulary(lib, smollm2))
