@@ -24,6 +24,7 @@ from edgellm.contracts.request import GenerateRequest
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import UNREADABLE, DaemonError, EdgeError, ErrorInfo, InvalidRequest, Unavailable
 from edgellm.paths import Paths
+from edgellm.small_files import open_regular, read_small
 
 if TYPE_CHECKING:
     import httpx2
@@ -61,7 +62,7 @@ def info_path(paths: Paths) -> Path:
 def read_info(paths: Paths) -> DaemonInfo | None:
     """What daemon.json says, true or not; None when there is none."""
     try:
-        return msgspec.json.decode(info_path(paths).read_bytes(), type=DaemonInfo)
+        return msgspec.json.decode(read_small(info_path(paths)), type=DaemonInfo)
     except (OSError, *UNREADABLE):
         return None
 
@@ -386,7 +387,7 @@ def _where_to_look(log: Path) -> str:
 def _tail(log: Path, start: int) -> str:
     """What the daemon that did not start had to say."""
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(start)
             lines = file.read()[-8192:].decode("utf-8", "replace").split("\n")
     except OSError:

@@ -22,6 +22,7 @@ from edgellm.contracts.ranges import MOST
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
 from edgellm.presets import PresetName
+from edgellm.small_files import read_small_text, why
 from edgellm.units import bounds
 
 PREFIX = "EDGELLM_"
@@ -250,12 +251,11 @@ _TRUTH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false
 
 def _file_layer(path: Path, table: Mapping[str, Field]) -> Layer:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_small_text(path)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path} cannot be read: {why}", hint="mend it or move it away") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {why(error)}", hint="mend it or move it away") from error
     import tomllib
 
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from edgellm.errors import InvalidRequest
 from edgellm.inert import label
 from edgellm.paths import expanded
+from edgellm.small_files import read_small, why
 from edgellm.units import MIB
 
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
@@ -65,15 +66,9 @@ def _is_folder(name: str) -> bool:
 def _read(path: Path) -> str:
     name = label(path.name, 60)
     try:
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-        if len(raw) > _LARGEST:
-            raise InvalidRequest(f"{name} is larger than {_LARGEST // MIB} MiB", hint="no model takes so much")
-        return raw.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n")
+        return read_small(path, _LARGEST).decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n")
     except OSError as error:
-        raise InvalidRequest(
-            f"{name} cannot be read: {error.strerror or error}", hint="mend that, or leave it out"
-        ) from error
+        raise InvalidRequest(f"{name} cannot be read: {why(error)}", hint="mend that, or leave it out") from error
     except UnicodeDecodeError as error:
         raise InvalidRequest(
             f"{name} is no text in UTF-8", hint="name a text file; pictures cannot be read yet"

@@ -71,11 +71,15 @@ def open_private_log(path: Path) -> BinaryIO:
     """A file to append to, unbuffered, made with its folder if missing; only this user may read it.
 
     One that has grown beyond LOG_BYTES is set aside first, as NAME.old.
+    Raises OSError, also for a pipe that nobody reads.
     """
     make_private_folder(path.parent)
     if path.exists() and path.stat().st_size > LOG_BYTES:
         path.replace(path.with_name(path.name + ".old"))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe that nobody reads would block
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | at_once, 0o600)
+    if at_once:
+        os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "ab", buffering=0)
 
 

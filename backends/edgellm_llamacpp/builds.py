@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from edgellm.contracts.engine import ENGINE_STATE
+from edgellm.errors import BadModelFile
+from edgellm.formats.checkpoint import read_json
 
 PATIENCE_S = 30.0
+_LARGEST = 1 << 20  # bytes of what is remembered
 
 _unkept: dict[str, Any] = {}  # where there is no folder, a process remembers for itself
 
@@ -57,10 +60,9 @@ def _remembered(memory: Path | None) -> dict[str, Any]:
     if memory is None:
         return _unkept
     try:
-        known = json.loads(memory.read_text("utf-8"))
-    except (OSError, ValueError):
+        return read_json(memory, _LARGEST)
+    except BadModelFile:  # of this name here: there is none, or something else is in its place
         return {}
-    return known if isinstance(known, dict) else {}
 
 
 def _keep(memory: Path, text: str) -> None:

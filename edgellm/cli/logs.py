@@ -11,6 +11,7 @@ from edgellm.cli.output import Output
 from edgellm.errors import InvalidRequest, NotFound
 from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths
+from edgellm.small_files import open_regular
 
 _LOOK_S = 0.2  # between looks at a log that is followed
 _TAIL = 1 << 20  # bytes
@@ -45,7 +46,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("rb")
+        self._file = open_regular(path)
         self._rest = b""  # a line that is not whole yet
 
     def last(self, count: int) -> list[str]:
@@ -64,7 +65,7 @@ class Tail:
         with contextlib.suppress(OSError):  # none for a moment, while it is set aside
             if self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
                 self._file.close()
-                self._file = self._path.open("rb")
+                self._file = open_regular(self._path)
                 lines += self._lines()
         return lines
 

@@ -26,6 +26,7 @@ from edgellm.library.store import Store
 from edgellm.paths import Paths, default_paths, is_file
 from edgellm.platform import make_private_folder, unseen_typing, write_private
 from edgellm.presets import preset
+from edgellm.small_files import read_small
 from edgellm.units import number
 from edgellm.wishes import SETTINGS
 
@@ -258,7 +259,7 @@ def _is_news(text: str, paths: Paths) -> bool:
     with contextlib.suppress(OSError):
         make_private_folder(paths.runtime)
         file = paths.told_settings
-        if file.exists() and file.read_bytes() == text.encode():
+        if file.exists() and read_small(file) == text.encode():
             return False
         write_private(file, text.encode())
     return True

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import mmap
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -14,6 +13,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from edgellm.errors import BadModelFile
+from edgellm.small_files import NotRegular, open_regular, why
 
 _LOOK = "check the path and its permissions"
 _SCARCE = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
@@ -39,16 +39,14 @@ def opened(path: Path, suffix: str) -> Iterator[OpenFile]:
     Raises BadModelFile naming the file; so does the body, for errors of the system and for a file that shrinks.
     """
     try:
-        _require_regular(path, path.stat().st_mode, suffix)  # before opening: a FIFO would block, a device may act
-        with path.open("rb") as file:
-            state = os.fstat(file.fileno())
-            _require_regular(path, state.st_mode, suffix)
-            yield OpenFile(file, state.st_size)
+        with open_regular(path) as file:
+            yield OpenFile(file, os.fstat(file.fileno()).st_size)
+    except NotRegular as error:
+        raise BadModelFile(f"{path}: {why(error)}", hint=f"name a {suffix} file") from error
     except (OSError, ValueError) as error:  # ValueError: a path no system takes, a file that shrinks meanwhile
-        reason = getattr(error, "strerror", None) or error
         scarce = isinstance(error, OSError) and error.errno in _SCARCE
         hint = "close other programs, or raise the limits that this one runs under" if scarce else _LOOK
-        raise BadModelFile(f"{path}: {reason}", hint=hint) from error
+        raise BadModelFile(f"{path}: {why(error)}", hint=hint) from error
 
 
 @contextlib.contextmanager
@@ -75,16 +73,3 @@ def shown(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:200])
     return text if len(text) <= 120 else text[:117] + "…"
-
-
-def _require_regular(path: Path, mode: int, suffix: str) -> None:
-    if stat.S_ISREG(mode):
-        return
-    kinds = (
-        (stat.S_ISDIR, "folder"),
-        (stat.S_ISFIFO, "pipe"),
-        (stat.S_ISSOCK, "socket"),
-        (stat.S_ISCHR, "device"),
-    )
-    kind = next((name for test, name in kinds if test(mode)), "device")
-    raise BadModelFile(f"{path}: is a {kind}, not a regular file", hint=f"name a {suffix} file")

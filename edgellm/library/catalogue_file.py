@@ -13,6 +13,7 @@ from edgellm import units
 from edgellm.contracts.request import Sampling
 from edgellm.errors import ConfigError, InvalidName
 from edgellm.library.names import ModelName, parse_name
+from edgellm.small_files import read_small_text, why
 
 SCHEMA_VERSION: Final = 1
 # Relative under POSIX and Windows rules.
@@ -149,9 +150,9 @@ class _EntryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_tables(file: Path) -> dict[str, dict[str, Any]]:
     """The entries' tables of one file, unchecked but for their being tables under their canonical names."""
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: TOML syntax, UTF-8
-        raise ConfigError(f"{file}: {getattr(error, 'strerror', None) or error}", hint="correct the file") from error
+        content = tomllib.loads(read_small_text(file))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: TOML syntax
+        raise ConfigError(f"{file}: {why(error)}", hint="correct the file") from error
     version = content.pop("schema_version", None)
     if version is None:
         raise _bad(file, "schema_version", f"is missing; put schema_version = {SCHEMA_VERSION} at the top")

@@ -23,6 +23,7 @@ from edgellm.errors import UNREADABLE
 from edgellm.library.staging import PullProgress, Report
 from edgellm.library.transfer.ranges import bytes_done
 from edgellm.paths import Paths
+from edgellm.small_files import read_small
 
 _FOLLOW_S: Final = 0.2
 _JOB: Final = "job.json"
@@ -93,7 +94,7 @@ def write_job(folder: Path, job: Job) -> None:
 
 def read_job(folder: Path) -> Job | None:
     try:
-        return msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
+        return msgspec.json.decode(read_small(folder / _JOB), type=Job)
     except (OSError, *UNREADABLE):
         return None
 

@@ -6,6 +6,7 @@ import contextlib
 
 from edgellm import platform
 from edgellm.paths import Paths
+from edgellm.small_files import open_regular
 
 _LONGEST = 1000  # characters of a name, and more
 
@@ -20,6 +21,6 @@ def remember(paths: Paths, name: str) -> None:
 
 def latest(paths: Paths) -> str | None:
     """Its full name; None where none is known."""
-    with contextlib.suppress(OSError), paths.last_chat.open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(paths.last_chat) as file:
         return file.read(_LONGEST).decode(errors="replace").strip() or None
     return None

@@ -27,6 +27,7 @@ from edgellm.library.manifest import Manifest, StoredFile, decode, digests_in, e
 from edgellm.library.names import ModelName, parse_name
 from edgellm.library.staging import disk_errors, publish_file, sync_folder
 from edgellm.paths import Paths
+from edgellm.small_files import read_small
 
 LOCK_S: Final = 30.0  # how long to wait for another process's change
 _NOTHING: Final[Mapping[str, Path]] = MappingProxyType({})
@@ -78,7 +79,7 @@ class Store:
         """The manifest of exactly this name. Raises LibraryError when it is damaged or of a newer version."""
         path = self._manifest_path(name)
         try:
-            raw = path.read_bytes()
+            raw = read_small(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -249,7 +250,7 @@ class Store:
 
     def _raw(self, name: ModelName) -> bytes:
         try:
-            return self._manifest_path(name).read_bytes()
+            return read_small(self._manifest_path(name))
         except OSError:
             return b""
 

@@ -23,6 +23,7 @@ from edgellm import platform
 from edgellm.config import Settings
 from edgellm.errors import UNREADABLE, ConfigError, InvalidName, NotFound
 from edgellm.paths import Paths
+from edgellm.small_files import LARGEST, open_regular, read_within
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,9 @@ def hashed(key: str) -> bytes:
 def stored(path: Path) -> tuple[StoredKey, ...]:
     """The keys in the file, none where there is no file. Raises ConfigError: damaged, or open to others."""
     try:
-        mode = path.stat().st_mode
-        body = path.read_bytes()
+        with open_regular(path) as opened:
+            mode = os.fstat(opened.fileno()).st_mode  # of the very file that is read
+            body = read_within(opened, LARGEST)
     except FileNotFoundError:
         return ()
     except OSError as error:

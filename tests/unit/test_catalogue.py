@@ -183,7 +183,7 @@ def test_every_shipped_entry_keeps_its_word(paths: Paths) -> None:
 
 BAD = {
     "not TOML": ("schema_version = \n", "line 1"),
-    "not UTF-8": ("schema_version = 1 # \udcff", "utf-8"),
+    "not UTF-8": ("schema_version = 1 # \udcff", "UTF-8"),
     "no version": ("", "schema_version: is missing"),
     "newer version": ("schema_version = 2\n", "schema_version: is 2"),
     "version as text": ('schema_version = "1"\n', "schema_version: is '1'"),

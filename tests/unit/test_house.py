@@ -19,7 +19,7 @@ TREES = {
 }
 
 # A room and the rooms it may import. A room is a folder of edgellm/, or a file directly in it.
-GROUND = {"__init__", "errors", "inert", "paths", "platform", "slash", "units"}
+GROUND = {"__init__", "errors", "inert", "paths", "platform", "slash", "small_files", "units"}
 DATA = GROUND | {"contracts", "formats"}
 PLANNING = DATA | {"presets", "config", "plugins", "placement"}
 LIBRARY = PLANNING | {"library"}
@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "inert": set(),
     "slash": {"errors"},
-    "mentions": {"errors", "inert", "paths", "units"},
+    "mentions": {"errors", "inert", "paths", "small_files", "units"},
+    "small_files": set(),
     "paths": GROUND,
     "platform": GROUND,
     "contracts": {"errors"},

@@ -11,6 +11,7 @@ from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt
 from edgellm.errors import UNREADABLE, InvalidRequest
 from edgellm.library.manifest import Manifest
 from edgellm.platform import write_private
+from edgellm.small_files import read_small
 from edgellm.wishes import Wishes
 
 FORM = 1
@@ -106,13 +107,7 @@ class Conversation:
 def _saved(file: Path) -> Saved:
     """What the file holds. Raises InvalidRequest: also for what has no end, or blocks, when it is read."""
     try:
-        if file.exists() and not file.is_file():
-            raise InvalidRequest(f"{file} is no file", hint="/save writes one")
-        with file.open("rb") as opened:
-            raw = opened.read(_LARGEST + 1)
-        if len(raw) > _LARGEST:
-            raise InvalidRequest(f"{file} is larger than any conversation", hint="/save writes one")
-        return msgspec.json.decode(raw, type=Saved)
+        return msgspec.json.decode(read_small(file, _LARGEST), type=Saved)
     except UNREADABLE as error:
         raise InvalidRequest(f"{file} is no saved conversation: {error}", hint="/save writes one") from error
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from prompt_toolkit.styles import Style
 
 from edgellm import platform
 from edgellm.cli.terminal import is_terminal
+from edgellm.small_files import open_regular
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPressEvent
@@ -62,6 +64,7 @@ class History(FileHistory):
 
     def __init__(self, file: Path) -> None:
         super().__init__(str(file))
+        self._file = file
         with contextlib.suppress(OSError):
             if file.exists():
                 _shorten(file)
@@ -70,12 +73,12 @@ class History(FileHistory):
 
     def load_history_strings(self) -> Iterable[str]:
         try:
-            return list(super().load_history_strings())
+            return list(super().load_history_strings()) if self._file.is_file() else []  # a pipe would block
         except OSError:
             return []
 
     def store_string(self, string: str) -> None:
-        if not string.startswith(" "):
+        if not string.startswith(" ") and self._file.is_file():
             with contextlib.suppress(OSError):
                 super().store_string(string)
 
@@ -122,5 +125,7 @@ def _keys() -> KeyBindings:
 
 def _shorten(file: Path) -> None:
     if file.stat().st_size > _HISTORY_LIMIT:
-        kept = file.read_bytes()[-_HISTORY_LIMIT // 2 :]
+        with open_regular(file) as opened:
+            opened.seek(-(_HISTORY_LIMIT // 2), os.SEEK_END)
+            kept = opened.read(_HISTORY_LIMIT)
         platform.write_private(file, kept[kept.find(b"\n\n# ") + 1 :])

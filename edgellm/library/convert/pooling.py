@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 from edgellm.errors import BadModelFile
 from edgellm.library.convert.config import Config, read_json
 from edgellm.library.convert.folder import Folder
+from edgellm.small_files import read_small_text
 
 _NUMBERS: Final = {"mean": 1, "cls": 2, "lasttoken": 3}
 _OTHER: Final = "look for a GGUF of the model"
@@ -20,7 +22,7 @@ def metadata(folder: Folder, embeds: bool, notes: list[str]) -> dict[str, Any]:
         if embeds:
             notes.append("the folder does not say how embeddings are made of tokens: the mean is taken")
         return {"pooling_type": _NUMBERS["mean"]} if embeds else {}
-    kinds = _modules(modules.read_text(encoding="utf-8"), str(modules))
+    kinds = _modules(modules)
     for kind, _ in kinds:
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise BadModelFile(f"{modules}: a step {kind} follows the model: not supported by the engine", hint=_OTHER)
@@ -31,12 +33,13 @@ def metadata(folder: Folder, embeds: bool, notes: list[str]) -> dict[str, Any]:
     return {"pooling_type": _NUMBERS[_mode(Config(path, read_json(path)))]}
 
 
-def _modules(text: str, file: str) -> list[tuple[str, str]]:
+def _modules(file: Path) -> list[tuple[str, str]]:
     """Kind and folder of each step."""
     import json
 
     try:
-        return [(str(step["type"]).rsplit(".", 1)[-1], str(step["path"])) for step in json.loads(text)]
+        steps = json.loads(read_small_text(file))
+        return [(str(step["type"]).rsplit(".", 1)[-1], str(step["path"])) for step in steps]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadModelFile(f"{file}: is not a list of steps", hint="fetch it again") from error
 

@@ -20,6 +20,7 @@ from edgellm.errors import UNREADABLE, ChecksumMismatch, LibraryError, NotFound
 from edgellm.library.names import ModelName, name_from_file
 from edgellm.library.staging import Meter, Report, Staged, hash_file, require_space, write_hashed
 from edgellm.paths import expanded
+from edgellm.small_files import open_regular, read_small
 
 _REGISTRY: Final = "registry.ollama.ai"
 _NAMESPACE: Final = "library"
@@ -153,8 +154,7 @@ def _blob(root: Path, digest: str) -> Path:
 
 def _read(path: Path, kind: Any) -> Any:
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST_JSON), type=kind)
+        return msgspec.json.decode(read_small(path, _LARGEST_JSON), type=kind)
     except (OSError, *UNREADABLE) as error:
         raise LibraryError(f"{path}: {error}", hint="pull the model from a hub instead") from error
 
@@ -164,7 +164,8 @@ def _licence(root: Path, layers: list[_Layer]) -> str:
     for layer in layers:
         if layer.mediaType == _KIND + "license":
             try:
-                lines = _blob(root, layer.digest).read_bytes()[:4096].decode(errors="replace").split("\n")
+                with open_regular(_blob(root, layer.digest)) as file:
+                    lines = file.read(4096).decode(errors="replace").split("\n")
             except OSError:
                 continue
             title = next((line.strip() for line in lines if line.strip()), "")

@@ -12,6 +12,8 @@ from pathlib import Path
 from struct import Struct, error
 from typing import Final
 
+from edgellm.small_files import read_small
+
 PIECE: Final = 4 << 20  # bytes; the last piece of a file may be shorter
 _LINE: Final = Struct("<II")
 
@@ -79,14 +81,14 @@ class RangeTable:
 def bytes_done(path: Path) -> int:
     """Bytes that the table at `path` accounts for, while somebody else writes it; 0 where there is none."""
     try:
-        return sum(done for done, _ in _LINE.iter_unpack(path.read_bytes()))
+        return sum(done for done, _ in _LINE.iter_unpack(read_small(path)))
     except (OSError, error):
         return 0
 
 
 def _read(path: Path, count: int) -> list[tuple[int, int]] | None:
     try:
-        raw = path.read_bytes()
+        raw = read_small(path)
     except FileNotFoundError:
         return None
     return list(_LINE.iter_unpack(raw)) if len(raw) == count * _LINE.size else None

@@ -19,6 +19,7 @@ from edgellm.formats.vocabulary import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UN
 from edgellm.library.convert.tokenizers.bpe import merges
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
 from edgellm.library.convert.tokenizers.vocabulary import Vocabulary, placed
+from edgellm.small_files import read_small, why
 
 _LARGEST: Final = 64 << 20  # bytes
 _ADDED_SCORE: Final = -1000.0
@@ -189,12 +190,10 @@ def _is_byte(text: str) -> bool:
 def _parse(path: Path) -> tuple[list[tuple[str, float, int]], dict[int, Any], dict[int, Any]]:
     """Pieces (text, score, kind), the trainer's and the normaliser's fields."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise BadModelFile(f"{path}: has more than {_LARGEST:,} bytes", hint="fetch the tokenizer again")
         pieces: list[tuple[str, float, int]] = []
         trainer: dict[int, Any] = {}
         normaliser: dict[int, Any] = {}
-        for number, value in _fields(path.read_bytes()):
+        for number, value in _fields(read_small(path, _LARGEST)):
             if number == 1:
                 fields = dict(_fields(value))
                 score = struct.unpack("<f", fields.get(2, bytes(4)))[0]
@@ -204,7 +203,7 @@ def _parse(path: Path) -> tuple[list[tuple[str, float, int]], dict[int, Any], di
             elif number == 3:
                 normaliser = dict(_fields(value))
     except OSError as error:
-        raise BadModelFile(f"{path}: {error.strerror or error}", hint="check its permissions") from error
+        raise BadModelFile(f"{path}: {why(error)}", hint="check it and its permissions") from error
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as error:
         raise BadModelFile(f"{path}: is not a SentencePiece model", hint="fetch the tokenizer again") from error
     if not pieces:

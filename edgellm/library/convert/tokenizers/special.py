@@ -11,6 +11,7 @@ from edgellm.library.convert.config import Config, read_json_if_there
 from edgellm.library.convert.folder import Folder
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
 from edgellm.library.convert.tokenizers.vocabulary import Vocabulary
+from edgellm.small_files import read_small_text, why
 
 # role -> GGUF's key (the third is spelt as the format spells it)
 _KEYS: Final = {
@@ -144,9 +145,9 @@ def _named_templates(folder: Folder) -> dict[str, str]:
     file = folder.file("chat_template.jinja")
     if file is not None:
         try:
-            return {"default": file.read_text(encoding="utf-8")}
-        except (OSError, ValueError) as error:
-            raise BadModelFile(f"{file}: {error}", hint="fetch it again") from error
+            return {"default": read_small_text(file)}
+        except OSError as error:
+            raise BadModelFile(f"{file}: {why(error)}", hint="fetch it again") from error
     value = read_json_if_there(folder.path / "chat_template.json").get("chat_template")
     value = folder.tokenizer_config.get("chat_template") if value is None else value
     if isinstance(value, str):

@@ -12,6 +12,7 @@ from edgellm.formats.vocabulary import CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED
 from edgellm.library.convert.folder import Folder
 from edgellm.library.convert.tokenizers.tokenizer_json import TokenizerJson
 from edgellm.library.convert.tokenizers.vocabulary import Vocabulary, placed
+from edgellm.small_files import read_small_text, why
 
 _NOT_HERE = "look for a GGUF of the model"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -42,9 +43,9 @@ def read_text(folder: Folder) -> Vocabulary:
     """From vocab.txt and tokenizer_config.json. Raises BadModelFile."""
     path = folder.path / "vocab.txt"
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise BadModelFile(f"{path}: {error}", hint="fetch the tokenizer again") from error
+        lines = read_small_text(path).split("\n")
+    except OSError as error:
+        raise BadModelFile(f"{path}: {why(error)}", hint="fetch the tokenizer again") from error
     lowercase = folder.tokenizer_config.flag("do_lower_case", True)
     accents = folder.tokenizer_config.get("strip_accents")
     options = {"lowercase": lowercase, "strip_accents": lowercase if accents is None else bool(accents)}
