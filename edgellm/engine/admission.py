@@ -50,12 +50,24 @@ class Entry:
         self.leases = 0
         self.idle = asyncio.Event()
         self.keep_alive_s = 0.0
-        self.last_used = time.time()
-        self.expires_at: float | None = None
+        self.used()
         self.timer: asyncio.TimerHandle | None = None
         self.unloading: asyncio.Task[None] | None = None
         self.yielding: asyncio.Event | None = None  # another model waits for its place; set when that is over
         self.retiring = False  # somebody needs it loaded differently: takes no new requests
+
+    def used(self) -> None:
+        """It is used now. Who was used last is told by a clock that nobody sets."""
+        self.last_used = time.monotonic()
+        self.last_used_at = time.time()
+
+    @property
+    def expires_at(self) -> float | None:
+        """Unix time at which it is unloaded, by the clock as it is set now."""
+        if self.timer is None:
+            return None
+        left = self.timer.when() - asyncio.get_running_loop().time()
+        return time.time() + left
 
     @property
     def reserved(self) -> int:
@@ -119,7 +131,7 @@ def describe(entry: Entry) -> LoadedModel:
         suspended=beat.suspended if beat is not None else 0,
         running=health.running,
         waiting=health.waiting,
-        last_used=entry.last_used,
+        last_used=entry.last_used_at,
         expires_at=entry.expires_at,
         pid=entry.model.pid,
         detail=health.detail,

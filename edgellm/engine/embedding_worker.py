@@ -67,8 +67,7 @@ class EmbeddingWorker(Worker[EmbeddingCore]):
         self._emit(core, core.add(request, content))
 
     def _beat_of(self, core: EmbeddingCore) -> Heartbeat:
-        started = core.step_started
-        age = time.monotonic() - started if started else 0.0
+        age = self._step_age.at(core.step_started, time.monotonic())
         return Heartbeat(core.steps, age, core.step_predicted, core.running, core.waiting + len(self._preparing), 0)
 
 

@@ -152,7 +152,7 @@ class ModelPool:
 
     def _hold(self, entry: Entry) -> None:
         entry.leases += 1
-        entry.last_used = time.time()
+        entry.used()
         entry.idle.clear()
         self._disarm(entry)
 
@@ -162,7 +162,7 @@ class ModelPool:
 
     def _release(self, entry: Entry) -> None:
         entry.leases -= 1
-        entry.last_used = time.time()
+        entry.used()
         if entry.leases:
             return
         entry.idle.set()
@@ -172,12 +172,10 @@ class ModelPool:
         if entry.model.state == "stopped" or entry.retiring or entry.yielding is not None or entry.keep_alive_s == 0:
             self._unload(entry, 0.0)
         elif entry.keep_alive_s > 0:
-            entry.expires_at = time.time() + entry.keep_alive_s
             loop = asyncio.get_running_loop()
             entry.timer = loop.call_later(entry.keep_alive_s, lambda: self._unload(entry, 0.0))
 
     def _disarm(self, entry: Entry) -> None:
-        entry.expires_at = None
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None

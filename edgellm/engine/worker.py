@@ -100,10 +100,9 @@ class TextWorker(Worker[EngineCore]):
 
     def _beat_of(self, core: EngineCore) -> Heartbeat:
         scheduler, steps = core.scheduler, core.pipeline
-        started = steps.step_started
         return Heartbeat(
             step=steps.steps,
-            step_age_s=time.monotonic() - started if started else 0.0,
+            step_age_s=self._step_age.at(steps.step_started, time.monotonic()),
             step_predicted_s=steps.step_predicted,
             running=len(scheduler.active),
             waiting=len(scheduler.waiting) + len(self._preparing),

@@ -43,6 +43,7 @@ from edgellm.engine.protocol import (
     Shutdown,
     ToWorker,
 )
+from edgellm.engine.step_age import StepAge
 from edgellm.errors import (
     SEE_LOGS,
     EdgeError,
@@ -116,6 +117,7 @@ class Worker(ABC, Generic[CoreT]):
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompt")
         self._reported = 0.0  # of loading
         self._preparing: set[str] = set()  # asked for, not prepared yet
+        self._step_age = StepAge(time.monotonic())  # of the heartbeat thread
 
     @abstractmethod
     def _load(self, load: Load) -> tuple[CoreT, RunnerInfo]:

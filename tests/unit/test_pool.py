@@ -160,6 +160,21 @@ def test_the_least_recently_used_makes_room() -> None:
     run(house, test)
 
 
+def test_the_least_recently_used_is_told_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    set_back = iter(range(10**6, 0, -3600))
+    monkeypatch.setattr(time, "time", lambda: float(next(set_back)))
+
+    async def test() -> None:
+        for name in ("a", "b", "c"):
+            await house.finish(house.want(name))
+        assert house.loaded() == ["a", "b", "c"]
+        await house.finish(house.want("d"))
+        assert house.loaded() == ["b", "c", "d"]
+
+    run(house, test)
+
+
 def test_the_busy_are_never_taken_away_and_the_refusal_says_who_they_are() -> None:
     house = House()
 
@@ -500,6 +515,19 @@ def test_idle_models_leave_when_their_time_is_up() -> None:
         assert pid is not None
         assert not psutil.pid_exists(pid)
         await house.finish(house.want("a"))  # and come again
+
+    run(house, test)
+
+
+def test_when_a_model_leaves_is_told_by_the_clock_as_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    house, really, hour = House(), time.time, 3600.0
+
+    async def test() -> None:
+        await house.finish(house.want("a"))
+        first = house.of("a").expires_at
+        assert first is not None
+        monkeypatch.setattr(time, "time", lambda: really() + hour)
+        assert (house.of("a").expires_at or 0.0) >= first + hour - 1e-3
 
     run(house, test)
 

@@ -22,6 +22,7 @@ from edgellm.library.transfer.faults import Trouble, too_busy
 from edgellm.library.transfer.leases import SPAN, Lease, Leases
 from edgellm.library.transfer.link import Link, NoRanges
 from edgellm.library.transfer.ranges import PIECE, RangeTable
+from edgellm.library.transfer.silence import Silence
 from edgellm.library.transfer.target import Target
 
 _TICK_S: Final = 0.1
@@ -37,7 +38,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     span: int = SPAN
     stall_s: float = 20.0  # silence after which a connection is given up
     slow_s: float = 15.0  # a connection this long at a tenth of the best rate seen is given up too
-    patience_s: float = 180.0  # without a single byte, from the last failure's point of view
+    patience_s: float = 180.0  # without a single byte, as far as this process ran
     backoff_s: float = 0.5  # before the second try; doubles up to longest_backoff_s
     longest_backoff_s: float = 15.0
     longest_wait_s: float = 120.0  # that a server may ask for
@@ -58,7 +59,7 @@ class Download:
         self._failure: BaseException | None = None
         self._workers = 1 if table.size <= tuning.small else tuning.connections
         self._pause_until = 0.0
-        self._last_byte = time.monotonic()
+        self._silence = Silence(tuning.stall_s + tuning.longest_backoff_s)
         self._best_rate = 0.0
         self._remark = ""
         self._suspects: set[int] = set()  # pieces of several connections or of an earlier process
@@ -191,7 +192,7 @@ class Download:
     def _fetched_again(self, indices: list[int]) -> Iterator[tuple[int, bytes]]:
         """Second copies of pieces, in order; neighbours come in one request."""
         todo, failures = deque(indices), 0
-        self._last_byte = time.monotonic()
+        self._silence.broken()
         while todo:
             before = len(todo)
             try:
@@ -201,7 +202,7 @@ class Download:
                 trouble = caught
             failures = 0 if len(todo) < before else failures + 1
             wait = self._wait(trouble, failures)
-            if time.monotonic() + wait - self._last_byte > self._tuning.patience_s:
+            if self._silence.failed() + wait > self._tuning.patience_s:
                 raise self._given_up(trouble)
             time.sleep(wait)
 
@@ -214,7 +215,7 @@ class Download:
         held = bytearray()
         with self._link.open(table.start(todo[0]), table.start(last) + table.length(last), table.size) as pieces:
             for data in pieces:
-                self._last_byte = time.monotonic()
+                self._silence.broken()
                 held += data
                 while todo and todo[0] <= last and len(held) >= table.length(todo[0]):
                     index = todo.popleft()
@@ -309,7 +310,7 @@ class Download:
                 if fresh:
                     self._table.add(index, fresh)
                 lease.pos += len(part)
-                self._last_byte = time.monotonic()
+                self._silence.broken()
                 self._remark = ""
                 if self._table.whole(index):
                     self._change.notify_all()
@@ -325,9 +326,9 @@ class Download:
             if trouble.wait_s is not None:
                 self._workers = max(1, self._workers // 2)
                 self._pause_until = max(self._pause_until, now + wait)
-                self._last_byte += wait  # what the server asked for does not count as silence
+                self._silence.excuse(wait)
                 self._remark = f"{self._link.host} asks to wait {units.seconds(wait, whole=True)}"
-            elif now + wait - self._last_byte > self._tuning.patience_s:
+            elif self._silence.failed() + wait > self._tuning.patience_s:
                 raise self._given_up(trouble)
             self._change.wait_for(lambda: self._stopped, wait)
 
