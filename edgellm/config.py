@@ -135,7 +135,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=2.0, le=600.0, description="Seconds of silence after which a worker counts as dead")
     ] = 10.0
     worker_start_s: Annotated[
-        float, Meta(ge=2.0, le=3600.0, description="Seconds a worker process may take to say its first word")
+        float, Meta(ge=2.0, le=3600.0, description="Seconds a worker process may take until it begins to load")
     ] = 60.0
     room_wait_s: Annotated[
         float, Meta(ge=0.0, le=3600.0, description="Seconds a request waits for busy models to make room for its own")

@@ -41,6 +41,7 @@ OPTIONS: dict[str, Any] = {
     "hello": "ok",  # ok, version, protocol, none (silence), garbage
     "load": "ok",  # ok, error, die, stop (SIGSTOP), stall (heartbeats only)
     "load_s": 0.0,
+    "import_s": 0.0,  # before it loads, no thread of it running: as where a library comes from a slow disk
     "starts": "",  # a file that gets a line with pid and time at every start
     "bad_starts": -1,  # `load` applies to so many starts, then "ok"; -1: to all
     "tick_s": 0.002,  # one word per request
@@ -95,6 +96,7 @@ class Fake:
         threading.Thread(target=self.read, daemon=True).start()
         load = self.inbox.get()
         assert isinstance(load, Load)
+        time.sleep(self.options["import_s"])
         threading.Thread(target=self.beat, daemon=True).start()
         self.load(load, self.options["load"] if bad else "ok")
         while True:

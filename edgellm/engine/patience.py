@@ -9,7 +9,7 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
     """How patient the daemon is with a worker. Seconds, but for counts and bytes."""
 
     heartbeat_timeout_s: float = 10.0  # silence after which a worker is killed
-    hello_timeout_s: float = 60.0  # the same before its first word: Python may start from a slow disk
+    hello_timeout_s: float = 60.0  # the same before it loads: Python and an engine may come from a slow disk
     load_stall_s: float = 300.0  # loading without progress
     step_floor_s: float = 60.0  # a step may take this long, or …
     step_factor: float = 10.0  # … so many times its prediction

@@ -26,8 +26,9 @@ class Watchdog:
         bite: Callable[[EdgeError], None],
         suspended: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`suspended` tells whether the system keeps the process from running. Asked before its first word only:
-        a process that starts slowly gets its time, one that was stopped does not need it.
+        """`suspended` tells whether the system keeps the process from running. Asked until it has begun to load: Python
+        and an engine's libraries may come from a slow disk, and while one is imported no thread of the process may get
+        to run. A process that starts slowly gets its time, one that was stopped does not need it.
         """
         self.service_s = 0.0  # since Ready
         self._model = model
@@ -35,6 +36,7 @@ class Watchdog:
         self._bite = bite
         self._suspended = suspended
         self._greeted = False
+        self._begun = False  # it has loaded something
         self._stopped = 0.0  # how long it has been suspended
         self._tick_s = min(1.0, limits.heartbeat_timeout_s / 10)
         self._patience = limits.hello_timeout_s
@@ -51,11 +53,13 @@ class Watchdog:
         match message:
             case Hello():
                 self._greeted = True
-                self._patience = self._limits.heartbeat_timeout_s
             case Loading(done) if done > self._done:
                 self._done = done
                 self._stalled = 0.0
+                if done > 0:
+                    self._begin()
             case Ready():
+                self._begin()
                 self._ready = True
             case Heartbeat() if self._ready:
                 self._check_step(message)
@@ -63,16 +67,20 @@ class Watchdog:
     def stop(self) -> None:
         self._timer.cancel()
 
+    def _begin(self) -> None:
+        self._begun = True
+        self._patience = self._limits.heartbeat_timeout_s
+
     def _tick(self) -> None:
         self._silent += self._tick_s
         if self._ready:
             self.service_s += self._tick_s
         elif self._greeted:
             self._stalled += self._tick_s
-        else:
+        if not self._begun:
             self._stopped = self._stopped + self._tick_s if self._suspended() else 0.0
-        if self._stopped >= self._limits.heartbeat_timeout_s:
-            self._report(f"was stopped before its first word, {self._stopped:.0f} s ago,")
+        if not self._begun and self._stopped >= self._limits.heartbeat_timeout_s:
+            self._report(f"was stopped before it began to load, {self._stopped:.0f} s ago,")
         elif self._silent >= self._patience:
             self._report(f"gave no sign of life for {self._patience:g} s")
         elif self._stalled >= self._limits.load_stall_s:

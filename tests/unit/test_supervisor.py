@@ -278,7 +278,7 @@ def test_case_16_a_hang_is_noticed_by_silence(how: str, tmp_path: Path) -> None:
             await until(lambda: it.pid is not None and platform.pid_suspended(it.pid))
             began = time.monotonic()
             error = error_of(await asked)
-            assert 0.5 < time.monotonic() - began < 10.0
+            assert time.monotonic() - began > 0.5
             assert error.code == "worker_died"
             assert error.retriable
             assert "no sign of life for 1 s" in error.message
@@ -292,18 +292,26 @@ def test_a_worker_that_never_says_hello() -> None:
         # Before its first word it does not load either: that is not what it is killed for.
         patience = Supervision(heartbeat_timeout_s=1.0, hello_timeout_s=0.3, load_stall_s=0.1, deaths=1)
         async with model(patience, hello="none") as it:
-            began = time.monotonic()
             assert "no sign of life for 0.3 s" in error_of(await answer(it, "echo x")).message
-            assert time.monotonic() - began < 10.0
+
+    run(test)
+
+
+def test_an_engine_that_is_long_in_coming_from_disk_is_waited_for() -> None:
+    async def test() -> None:
+        patience = Supervision(heartbeat_timeout_s=0.5, hello_timeout_s=60.0, deaths=1)
+        async with model(patience, import_s=1.5) as it:
+            assert text_of(await answer(it, "echo here")) == "here "
 
     run(test)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGSTOP")
-def test_a_worker_that_is_stopped_before_its_hello_is_not_waited_for_as_for_a_slow_one() -> None:
+@pytest.mark.parametrize("options", [{"hello": "none"}, {"import_s": 1000.0}])
+def test_a_worker_that_is_stopped_before_it_loads_is_not_waited_for_as_for_a_slow_one(options: dict[str, Any]) -> None:
     async def test() -> None:
         patience = Supervision(heartbeat_timeout_s=0.6, hello_timeout_s=60.0, deaths=1)
-        async with model(patience, hello="none") as it:
+        async with model(patience, **options) as it:
             waiting = asyncio.create_task(answer(it, "echo x"))
             await until(lambda: it.pid is not None)
             assert it.pid is not None
@@ -311,8 +319,8 @@ def test_a_worker_that_is_stopped_before_its_hello_is_not_waited_for_as_for_a_sl
             assert not waiting.done()
             os.kill(it.pid, signal.SIGSTOP)
             began = time.monotonic()
-            assert "was stopped before its first word" in error_of(await waiting).message
-            assert 0.4 < time.monotonic() - began < 20.0
+            assert "was stopped before it began to load" in error_of(await waiting).message
+            assert 0.4 < time.monotonic() - began < 50.0  # and not by its hello, after a minute
 
     run(test)
 
@@ -429,10 +437,10 @@ def test_killed_again_and_again_from_outside(tmp_path: Path) -> None:
                 await until(lambda state=state: it.state == state and it.pid is not None)  # type: ignore[misc]
                 await asyncio.sleep(0.1)
                 assert it.pid is not None
-                began = time.monotonic()
                 os.kill(it.pid, signal.SIGKILL)
-                assert error_of(await task).code == "worker_died"
-                assert time.monotonic() - began < 5.0  # and not by its silence
+                error = error_of(await task)
+                assert error.code == "worker_died"
+                assert "no sign of life" not in error.message
             assert text_of(await answer(it, "echo better")) == "better "
 
     run(test)
@@ -456,7 +464,7 @@ def test_closing_cancels_in_the_worker() -> None:
                         task.cancel()
                         await asyncio.wait([task])
                 assert it.busy == 0
-                await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0, 1.0)
+                await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0)
                 assert it.status().running == 0
 
     run(test)
@@ -487,7 +495,7 @@ def test_time_limits_hold_in_every_phase() -> None:
             assert error_of(events).code == "timeout"
             assert text_of(events)
             assert error_of(await answer(it, "hang", timeout_s=0.1)).code == "timeout"
-            await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0, 1.0)
+            await until(lambda: it.heartbeat is not None and it.heartbeat.running == 0)
 
     run(test)
 
@@ -603,8 +611,8 @@ def test_stop_ends_what_outlasts_the_grace() -> None:
             task = asyncio.create_task(answer(it, "slow 100000"))
             await until(lambda: it.status().running == 1)
             began = time.monotonic()
-            await asyncio.gather(it.stop(0.2), it.stop(0.2))
-            assert 0.1 < time.monotonic() - began < 5.0
+            await asyncio.gather(it.stop(0.2), it.stop(0.2))  # the answer would take hours
+            assert time.monotonic() - began > 0.1
             assert "before the answer was complete" in error_of(await task).message
 
     run(test)
@@ -715,7 +723,7 @@ def test_a_killed_parent_takes_the_worker_along(options: dict[str, object]) -> N
         assert platform.pid_alive(pid)
         parent.kill()
         parent.stdout.read()
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while platform.pid_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not platform.pid_alive(pid)
