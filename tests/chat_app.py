@@ -63,7 +63,7 @@ async def chatting(size: tuple[int, int] = SIZE, name: str | None = None) -> Asy
             yield app, pilot
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait until it holds, while the app goes on."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -127,7 +127,7 @@ def processes(
                 asyncio.run_coroutine_threadsafe(service.aclose(0.0), service.loop).result(60)
 
 
-def until(condition: Callable[[], Any], seconds: float = 5.0) -> float:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> float:
     """Wait until it holds; how long that took."""
     began = time.monotonic()
     while not condition():

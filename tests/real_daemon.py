@@ -66,7 +66,7 @@ def serving(paths: Paths) -> Iterator[Served]:
     """A daemon that is ready; killed at the end if it is still there, and its worker with it."""
     process = subprocess.Popen([sys.executable, "-m", "edgellm.cli.main", "serve"], stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: (paths.runtime / "daemon.json").exists() or process.poll() is not None, 20)
+        wait_for(lambda: (paths.runtime / "daemon.json").exists() or process.poll() is not None, 60)
         client = DaemonClient.find(paths)
         assert client is not None
         with client:
@@ -97,7 +97,7 @@ class Watch(threading.Thread):
 
     def __enter__(self) -> Watch:
         self.start()
-        wait_for(lambda: self.said, 10)
+        wait_for(lambda: self.said, 60)
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -50,7 +50,7 @@ def test_a_conversation_with_the_starter_model(starter: Path, tmp_path: Path, mo
     finally:
         client = DaemonClient.find(paths)
         if client is not None:
-            assert client.shutdown(20)
+            assert client.shutdown(60)
     with history() as kept:
         (found,) = kept.conversations(9)
         assert [turn.state for turn in kept.turns(found.id)] == ["done", "done", "done", "stopped"]

@@ -111,7 +111,7 @@ def test_case_22_numbers_that_are_none_fail_their_request_and_leave_no_cache(
         (model,) = [model for model in served.client.ps() if model.name.startswith("nan")]
         return model
 
-    wait_for(lambda: nan().kv_used == 0, 10)  # a heartbeat tells it
+    wait_for(lambda: nan().kv_used == 0, 60)  # a heartbeat tells it
     assert (nan().state, nan().restarts) == ("ready", 0)
     answered = complete(http, MODEL)
     assert answered.status_code == 200, answered.text

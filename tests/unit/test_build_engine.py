@@ -169,7 +169,7 @@ def test_it_says_that_it_goes_on_compiling(
         given.extend(arguments)
         (work / "build").mkdir()
         (work / "build" / "build.ninja").write_text(NINJA)
-        assert screen.told.wait(10)
+        assert screen.told.wait(60)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(build, "unpacked", lambda folder: source)

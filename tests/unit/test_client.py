@@ -141,9 +141,9 @@ def test_closing_the_iterator_cancels(service: FakeService, server: Server) -> N
         assert list(itertools.islice(events, 2)) == [Started(7, 0, 1), TextDelta("Hel")]
         closed = time.monotonic()
         events.close()
-        while not service.closed and time.monotonic() < closed + 5:
+        while not service.closed and time.monotonic() < closed + 25:
             time.sleep(0.005)
-    assert service.closed[0] - closed < 1.0
+    assert service.closed[0] - closed < 5.0  # the next ping, which would find it out too, comes after 10
 
 
 def test_an_event_loop_reads_the_same_stream(service: FakeService, server: Server) -> None:
@@ -176,15 +176,15 @@ def test_cancelling_a_task_cancels_its_request_also_before_any_text(service: Fak
                         pass
 
             task = asyncio.create_task(wait())
-            await asyncio.to_thread(service.entered.wait, 5)
+            await asyncio.to_thread(service.entered.wait, 60)
             task.cancel()
             await asyncio.wait({task})
             return time.monotonic()
 
     cancelled = asyncio.run(give_up())
-    while not service.closed and time.monotonic() < cancelled + 5:
+    while not service.closed and time.monotonic() < cancelled + 25:
         time.sleep(0.005)
-    assert service.closed[0] - cancelled < 1.0
+    assert service.closed[0] - cancelled < 5.0
 
 
 def test_a_stream_that_breaks_off_fails(service: FakeService, server: Server) -> None:

@@ -28,7 +28,7 @@ def test_it_waits_out_the_moment_that_its_last_asker_has() -> None:
     async def leaves() -> bool:
         told = Front(FakeService(), replaceable=True)
         await _answer(told)
-        return await asyncio.wait_for(told.may_leave(), 5)
+        return await asyncio.wait_for(told.may_leave(), 60)
 
     assert asyncio.run(leaves())
 
@@ -39,7 +39,7 @@ def test_it_stays_for_who_asks_in_that_moment() -> None:
         leaving = asyncio.create_task(told.may_leave())
         await asyncio.sleep(0)
         await _answer(told)
-        return await asyncio.wait_for(leaving, 5)
+        return await asyncio.wait_for(leaving, 60)
 
     assert not asyncio.run(leaves())
 

@@ -35,12 +35,12 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 def client_of(server: Server) -> openai.OpenAI:
     direct = httpx2.Client(trust_env=False)
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=10, http_client=direct)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=60, http_client=direct)
 
 
 def post(server: Server, path: str = "/v1/chat/completions", **fields: Any) -> httpx2.Response:
     body = {"model": "fake", "messages": USER} | fields
-    return httpx2.post(server.url + path, json=body, trust_env=False, timeout=10)
+    return httpx2.post(server.url + path, json=body, trust_env=False, timeout=60)
 
 
 def datas(response: httpx2.Response) -> list[Any]:
@@ -283,7 +283,7 @@ def test_case_18_a_client_that_vanishes_cancels_its_request(
     head += f"Content-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head.encode() + body)
-        assert service.entered.wait(5)
+        assert service.entered.wait(60)
         time.sleep(0.05)
         assert not service.closed
     gone = time.monotonic()

@@ -22,7 +22,7 @@ def mode(path: Path) -> int:
 
 
 def soon(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return condition()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
+from at_best import least_cpu_s
 from chat_templates import CHATML, GEMMA, MISTRAL, THINKING
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -188,10 +188,11 @@ def test_control_texts_are_found_leftmost_and_longest(text: str, names: list[str
 
 def test_thousands_of_control_tokens_cost_no_time() -> None:
     control = ControlTexts([f"<unused{i}>" for i in range(6000)])
-    started = time.thread_time()
-    assert not control.within("<p>&lt;unused7></p><unused>" * 20_000)
     assert control.within("x<unused5999>")
-    assert time.thread_time() - started < 0.5  # about 0.02 s
+    found: list[bool] = []
+    text = "<p>&lt;unused7></p><unused>" * 20_000
+    assert least_cpu_s(lambda: found.append(control.within(text)), enough=0.5) < 0.5  # about 0.02 s
+    assert not any(found)
 
 
 # -- beginning of text -------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_case_17_a_second_signal_does_not_wait(start: Start, paths: Paths) -> No
     leaving(paths)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert ended(process, 20) == 130
+    assert ended(process) == 130
 
 
 def test_there_is_only_one(start: Start, paths: Paths) -> None:
@@ -223,7 +223,7 @@ def test_a_detached_one_leaves_when_nobody_wants_anything(start: Start, paths: P
     chat.join(60)
     assert process.poll() is None
     assert chat.text.endswith("data: [DONE]\n\n")
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while process.poll() is None:
         assert time.monotonic() < deadline
         try:
@@ -231,7 +231,7 @@ def test_a_detached_one_leaves_when_nobody_wants_anything(start: Start, paths: P
         except httpx2.HTTPError:
             break
         time.sleep(0.05)
-    assert ended(process, 15) == 0
+    assert ended(process) == 0
     assert not info_path(paths).exists()
 
 
@@ -289,7 +289,7 @@ def test_urls_are_for_this_machine() -> None:
 
 def _status(url: str) -> int | None:
     try:
-        return int(httpx2.get(url, trust_env=False, timeout=10).status_code)
+        return int(httpx2.get(url, trust_env=False, timeout=60).status_code)
     except httpx2.TransportError:
         return None
 
@@ -300,19 +300,19 @@ def test_more_connections_than_there_may_be_open_files_are_told_so_at_once(paths
     health = info.url + "/health"
     with contextlib.ExitStack() as opened:
         for _ in range(200):  # who connect and say nothing
-            opened.enter_context(socket.create_connection(("127.0.0.1", int(info.url.rpartition(":")[2])), timeout=5))
+            opened.enter_context(socket.create_connection(("127.0.0.1", int(info.url.rpartition(":")[2])), timeout=60))
         try:
-            assert httpx2.get(health, trust_env=False, timeout=10).status_code == 503
+            assert httpx2.get(health, trust_env=False, timeout=60).status_code == 503
         except httpx2.TimeoutException:  # it would wait until those who say nothing are given up
             raise
         except httpx2.TransportError:  # closed, as those are that come when even the refused ones are many
             pass
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (status := _status(health)) != 200 and time.monotonic() < deadline:  # until the daemon has seen that all left
         time.sleep(0.05)
     assert status == 200
     process.terminate()
-    assert len(process.communicate(timeout=20)[1]) < 1000
+    assert len(process.communicate(timeout=60)[1]) < 1000
 
 
 def test_a_loop_that_can_accept_nobody_says_so_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,7 +36,7 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 
 def post(server: Server, **body: Any) -> httpx2.Response:
-    return httpx2.post(server.url + "/v1/embeddings", json={"model": "fake", **body}, trust_env=False, timeout=10)
+    return httpx2.post(server.url + "/v1/embeddings", json={"model": "fake", **body}, trust_env=False, timeout=60)
 
 
 def test_the_official_client_gets_floats(client: OpenAI, service: FakeService) -> None:

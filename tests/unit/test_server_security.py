@@ -53,7 +53,7 @@ def chat(server: Server, headers: dict[str, str] | None = None, **options: Any) 
         server.url + "/v1/chat/completions",
         headers=headers,
         trust_env=False,
-        timeout=10,
+        timeout=60,
         **({"json": CHAT} | options),
     )
 
@@ -77,7 +77,7 @@ def _all(connection: socket.socket) -> bytes:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -316,16 +316,14 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: 
 
 
 def test_case_13_a_body_that_says_it_is_too_large(hasty: Server) -> None:
-    before = time.monotonic()
     answer = raw(hasty, HEAD + b"Connection: close\r\nContent-Length: 1000000000\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.startswith(b"HTTP/1.1 413 ")  # who waits for it says 408
     assert b"payload_too_large" in answer
-    assert time.monotonic() - before < 3
 
 
 def test_case_13_a_chunked_body_that_does_not(server: Server) -> None:
     chunk = b"2710\r\n" + b" " * 10_000 + b"\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 12)
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
@@ -358,16 +356,19 @@ def test_case_13_a_head_that_never_ends(server: Server) -> None:
 
 
 def test_case_13_a_head_that_comes_byte_by_byte(hasty: Server) -> None:
-    before = time.monotonic()
-    with socket.create_connection(("127.0.0.1", hasty.port), timeout=5) as connection:
-        threading.Thread(target=_drip, args=(connection, b"GET /health HTTP/1.1\r\nX-Slow: " + b"y" * 200)).start()
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=60) as connection:
+        head = b"GET /health HTTP/1.1\r\nX-Slow: " + b"y" * 200
+        sent = bytearray()
+        dripping = threading.Thread(target=_drip, args=(connection, head, sent))
+        dripping.start()
         answer = _all(connection)
+        dripping.join()
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert 0.5 < time.monotonic() - before < 4  # to send it all takes longer
+    assert 0 < len(sent) < len(head)  # each byte did not begin the wait anew
 
 
 def test_a_slow_head_on_a_used_connection(hasty: Server) -> None:
-    with socket.create_connection(("127.0.0.1", hasty.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         while not answer.endswith(b"}}}"):
@@ -378,9 +379,9 @@ def test_a_slow_head_on_a_used_connection(hasty: Server) -> None:
 
 
 def test_case_13_a_body_that_comes_byte_by_byte(hasty: Server) -> None:
-    with socket.create_connection(("127.0.0.1", hasty.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=60) as connection:
         connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
-        threading.Thread(target=_drip, args=(connection, b" " * 200)).start()
+        threading.Thread(target=_drip, args=(connection, b" " * 200, bytearray())).start()
         answer = _all(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"type":"timeout_error"' in answer
@@ -451,14 +452,14 @@ def test_large_bodies_are_bounded_together_and_small_ones_pass() -> None:
         large = CHAT | {"messages": [{"role": "user", "content": "x" * 600_000}]}
         first = threading.Thread(target=lambda: chat(server, json=large))
         first.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         service.script = HELLO
         refused = chat(server, json=large)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert "large requests" in refused.json()["error"]["message"]
         assert chat(server).status_code == 200
         go.set()
-        first.join(10)
+        first.join(60)
         assert chat(server, json=large).status_code == 200
 
 
@@ -466,7 +467,7 @@ def test_connections_are_bounded_and_unused_ones_make_room() -> None:
     with serving(FakeService(), limits=quick(connections=3)) as server, contextlib.ExitStack() as opened:
 
         def connected() -> socket.socket:
-            return opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+            return opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
 
         def heads_begun() -> int:
             return sum(bool(each.conn.trailing_data[0]) for each in server.connections())
@@ -500,10 +501,11 @@ def test_the_front_door_says_who_is_there(server: Server) -> None:
     assert httpx2.head(server.url, trust_env=False).status_code == 200
 
 
-def _drip(connection: socket.socket, data: bytes) -> None:
+def _drip(connection: socket.socket, data: bytes, sent: bytearray) -> None:
     try:
         for byte in data:
             connection.sendall(bytes([byte]))
+            sent.append(byte)
             time.sleep(0.02)
     except OSError:
         pass

@@ -8,6 +8,7 @@ import tracemalloc
 from datetime import datetime
 
 import pytest
+from at_best import least_cpu_s
 
 from edgellm.contracts.request import Message
 from edgellm.engine import template as module
@@ -49,15 +50,17 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) CONDITION %}BODY{% e
 )
 def test_case_10_endless_work_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENDER_S", 0.1)
-    started = time.thread_time()
-    assert "was stopped: it " in stopped(source)
-    assert time.thread_time() - started < 0.5
+    said: list[str] = []
+    assert least_cpu_s(lambda: said.append(stopped(source)), enough=0.5) < 0.5
+    assert all("was stopped: it " in each for each in said)
 
 
 def test_the_time_limit_is_a_second() -> None:
-    started = time.thread_time()
-    assert "ran for more than 1 s" in stopped(LOOP.replace("CONDITION", "").replace("BODY", ""))
-    assert 1 <= time.thread_time() - started < 1.3
+    said: list[str] = []
+    source = LOOP.replace("CONDITION", "").replace("BODY", "")
+    least = least_cpu_s(lambda: said.append(stopped(source)), enough=1.3)
+    assert 1 <= least < 1.3
+    assert all("ran for more than 1 s" in each for each in said)
 
 
 def test_time_spent_waiting_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +136,9 @@ def _slow_clock() -> datetime:
     ],
 )
 def test_growth_is_refused_before_it_happens(source: str) -> None:
-    started = time.thread_time()
-    assert "was stopped" in stopped(source)
-    assert time.thread_time() - started < 2
+    said: list[str] = []
+    assert least_cpu_s(lambda: said.append(stopped(source)), enough=2) < 2
+    assert all("was stopped" in each for each in said)
     tracemalloc.start()  # in a run of its own: it makes all that takes memory several times slower
     try:
         assert "was stopped" in stopped(source)

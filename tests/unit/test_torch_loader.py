@@ -58,7 +58,7 @@ def test_once_closed_nothing_more_is_read() -> None:
     def read(name: str) -> tuple[str, torch.Tensor]:
         begun.append(name)
         if name == "b":
-            go_on.wait(10)
+            go_on.wait(60)
         return name, torch.zeros(1)
 
     with ThreadPoolExecutor(1) as workers:

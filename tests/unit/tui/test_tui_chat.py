@@ -97,7 +97,7 @@ def test_escape_stops_an_answer_also_before_it_has_begun(home: Path) -> None:
 
     with daemon((Progress("prefill", 0.3), 30.0)) as service:
         assert asyncio.run(use()) == ["stopped", "Half an ans"]
-        asyncio.run(until(lambda: len(service.closed) == 2, 10))
+        asyncio.run(until(lambda: len(service.closed) == 2, 25))
     assert service.requests[1].prompt == Messages((Message("user", "another"),))  # the unanswered one is left out
 
 

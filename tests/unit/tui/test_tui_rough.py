@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,11 +94,9 @@ def test_a_large_paste_arrives_whole(home: Path) -> None:
 
     async def use() -> None:
         async with chatting() as (app, pilot):
-            began = time.process_time()
             app.post_message(events.Paste(pasted))
             await until(lambda: app.chat.prompt.text.count("\n") == 3400)
             await pilot.pause()
-            assert time.process_time() - began < 5
             assert app.chat.prompt.size.height <= 10
             await pilot.press("enter")
             await answered(app, pilot)
@@ -171,7 +168,7 @@ def kill(pid: int) -> None:
 
     process = psutil.Process(pid)
     process.kill()
-    process.wait(10)
+    process.wait(60)
 
 
 KILLED = """
@@ -230,10 +227,8 @@ def test_a_conversation_of_ten_thousand_turns_opens_at_its_end_and_scrolls_to_it
         async with chatting() as (app, pilot):
             await pilot.press("ctrl+r")
             await until(lambda: "the first of all" in screen(app))
-            began = time.process_time()
-            await pilot.press("enter")
+            await pilot.press("enter")  # how fast: benchmarks/chat.py
             await until(lambda: "turn 9998" in screen(app))
-            assert time.process_time() - began < 3  # as a benchmark: benchmarks/chat.py
             conversation = app.chat.conversation
             assert len(conversation.children) < 50
             first = conversation.first_id
