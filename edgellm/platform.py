@@ -22,6 +22,7 @@ from edgellm.paths import expanded
 
 LOG_BYTES = 4 * 1024 * 1024  # a log that is longer starts anew
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_VMSTAT = Path("/proc/vmstat")
 
 
 # -- what the disk gives ----------------------------------------------------------------------------
@@ -150,6 +151,20 @@ def death_of(returncode: int) -> str:
         return f"killed by {signal.Signals(-returncode).name}"
     except ValueError:
         return f"killed by signal {-returncode}"
+
+
+def memory_kills() -> int:
+    """How many processes the system has killed for want of memory since it started; 0 where it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _VMSTAT.read_bytes().splitlines():
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def killed_for_memory(returncode: int | None, kills_before: int) -> bool:
+    """Whether a process was probably killed for want of memory; `kills_before`: `memory_kills` when it started."""
+    return os.name == "posix" and returncode == -signal.SIGKILL and memory_kills() > kills_before
 
 
 def raise_descriptor_limit(wanted: int) -> int:

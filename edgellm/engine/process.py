@@ -97,6 +97,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._greeted = False
         self._leaving = False  # its end is wanted
         self._gone = asyncio.Event()  # exited, reaped, pipes closed
+        self._memory_kills = platform.memory_kills()  # before it: of others
         self._settling: asyncio.TimerHandle | None = None
         self._transport: asyncio.SubprocessTransport | None = None
 
@@ -235,6 +236,11 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         how = "closed its pipe" if code is None else f"died ({platform.death_of(code)})"
         if not self.ended.done() and self.log.last_line and not self._leaving:
             logger.warning("the process running %s %s; its last words: %s", self._model, how, self.log.last_line)
+        if platform.killed_for_memory(code, self._memory_kills):  # of which no log says a word
+            return WorkerDied(
+                f"the process running {self._model} was killed, as the system does where memory runs out",
+                hint="the model is being started again; close other programs, or have it take less (a smaller context)",
+            )
         return WorkerDied(
             f"the process running {self._model} {how}",
             hint=f"the model is being started again: send the request once more; `edgellm logs {self._model}` says why",

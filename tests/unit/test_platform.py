@@ -100,3 +100,16 @@ def test_how_a_process_ended() -> None:
     if os.name == "posix":
         assert platform.death_of(-9) == "killed by SIGKILL"
         assert platform.death_of(-120) == "killed by signal 120"
+
+
+def test_who_was_killed_for_want_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = tmp_path / "vmstat"
+    monkeypatch.setattr(platform, "_VMSTAT", counts)
+    assert platform.memory_kills() == 0  # of which not every system tells
+    counts.write_text("allocstall_normal 7\noom_kill 12\noom_kill_other 9\n")
+    assert platform.memory_kills() == 12
+    if os.name == "posix":
+        assert platform.killed_for_memory(-9, 11)
+        assert not platform.killed_for_memory(-9, 12)
+    assert not platform.killed_for_memory(-11, 11)
+    assert not platform.killed_for_memory(None, 11)

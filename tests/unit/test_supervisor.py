@@ -429,6 +429,28 @@ def test_deaths_with_answers_between_are_no_row() -> None:
     run(test)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_who_was_killed_for_want_of_memory_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counts = tmp_path / "vmstat"
+    counts.write_text("nr_free_pages 5\noom_kill 2\n")
+    monkeypatch.setattr(platform, "_VMSTAT", counts)
+
+    async def test() -> None:
+        async with model() as it:
+            for kills, told in ((2, "died (killed by SIGKILL)"), (3, "as the system does where memory runs out")):
+                task = asyncio.create_task(answer(it, "slow 100000"))
+                await until(lambda: it.status().running == 1)
+                counts.write_text(f"nr_free_pages 5\noom_kill {kills}\n")
+                assert it.pid is not None
+                os.kill(it.pid, signal.SIGKILL)
+                error = error_of(await task)
+                assert error.retriable
+                assert told in error.message
+                assert it.status().detail == error.message  # until it is loaded again
+
+    run(test)
+
+
 def test_killed_again_and_again_from_outside(tmp_path: Path) -> None:
     async def test() -> None:
         async with model(load_s=0.3) as it:
