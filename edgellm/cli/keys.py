@@ -58,3 +58,4 @@ def _list(paths: Paths, output: Output) -> None:
         output.note(f"and {given} in the settings (api_keys)")
     elif not found:
         output.note("no keys: programs on this machine need none, and other machines are not let in")
+        output.note("`edgellm keys add NAME` makes one")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from edgellm.config import meant
+from edgellm.cli import habits
 from edgellm.errors import InvalidRequest
 
 _NOT_VALID = re.compile(r"(.*) is not a valid (\w+)\.?", re.DOTALL)
@@ -25,15 +25,17 @@ def mistake(error: BaseException) -> InvalidRequest | None:
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "edgellm")
     help_hint = f"`{command} --help` shows what it takes"
+    name = command.rpartition(" ")[2]
     option = getattr(error, "option_name", None)
     if option and hasattr(error, "possibilities"):
-        return InvalidRequest(f"there is no option {option}", hint=meant(option, _options(context)) + help_hint)
+        near = habits.option_of(option, name, _options(context))
+        return InvalidRequest(f"there is no option {option}", hint=near + help_hint)
     said = str(getattr(error, "message", "")) or str(say())
     if option:
         return _misused(option, said)
     found = _EXTRA.fullmatch(said)
     if found:
-        return InvalidRequest(f"{command} has no place for {found[1]!r}", hint=help_hint)
+        return InvalidRequest(f"{command} has no place for {found[1]!r}", hint=habits.no_place(name) or help_hint)
     param = getattr(error, "param", None)
     if param is None:
         message = str(say()).rstrip(".")
@@ -44,7 +46,7 @@ def mistake(error: BaseException) -> InvalidRequest | None:
 def no_command(name: str, commands: Iterable[str]) -> InvalidRequest:
     """For a word that is none of the commands."""
     return InvalidRequest(
-        f"there is no command {name}", hint=meant(name, commands) + "`edgellm --help` lists the commands"
+        f"there is no command {name}", hint=habits.command(name, commands) + "`edgellm --help` lists the commands"
     )
 
 

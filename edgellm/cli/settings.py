@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from edgellm.cli.output import Output
 from edgellm.config import Field, Resolved, fields, load_settings, meant, shown
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths, default_paths
+from edgellm.platform import make_private_folder
 
 
 def show_settings(name: str | None, *, path: bool, json: bool) -> None:
@@ -29,6 +32,8 @@ def _show_path(paths: Paths, output: Output) -> None:
     if output.json:
         output.document({"file": str(paths.config_file), "exists": paths.config_file.exists()})
     else:
+        with contextlib.suppress(OSError):  # so that a shell can write there; where it cannot, that says why
+            make_private_folder(paths.config_file.parent)
         output.line(str(paths.config_file))
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_fakes import FakeClient, Streams, explode, put
@@ -19,7 +20,9 @@ import edgellm.cli.output
 import edgellm.cli.pull
 import edgellm.cli.run
 from edgellm import __version__
+from edgellm.cli import habits
 from edgellm.cli.main import app, main
+from edgellm.config import fields, option
 from edgellm.errors import DaemonError, LibraryError
 
 
@@ -153,6 +156,17 @@ def test_an_ignored_ctrl_c_stays_ignored(home: Path) -> None:
     [
         (["lst"], "there is no command lst\nhint: did you mean list? "),
         (["xyzzy"], "there is no command xyzzy\nhint: `edgellm --help`"),
+        (["ls"], "there is no command ls\nhint: did you mean list? "),
+        (["remove", "x"], "did you mean rm? "),
+        (["run", "x", "--temp", "0"], "there is no option --temp\nhint: did you mean --temperature? "),
+        (["run", "x", "--temper", "0"], "hint: did you mean --temperature? "),
+        (["serve", "--ctx-size", "4096"], "hint: did you mean --context? "),
+        (["serve", "-c", "4096"], "hint: did you mean --context? "),
+        (["serve", "--n-gpu-layers", "9"], "hint: edgellm_gpu_layers sets it for the daemon. "),
+        (["run", "x", "--port", "1"], "hint: edgellm_port sets it for the daemon. `edgellm run --help`"),
+        (["run", "x", "-p", "hi"], "hint: the prompt stands by itself: `edgellm run name"),
+        (["serve", "x"], "edgellm serve has no place for 'x'\nhint: leave it out: what is served is the model"),
+        (["config", "set", "port", "1"], "`edgellm config --path` names"),
         (["run"], "edgellm run needs name: a model, as `edgellm list` shows it"),
         (["rm"], "edgellm rm needs name: models to remove"),
         (["run", "x", "--top-k", "many"], "--top-k takes a whole number, not 'many'"),
@@ -192,6 +206,22 @@ def test_wrong_use_is_exit_2(arguments: list[str], words: str, daemon: FakeClien
     assert words in err.lower()
     assert "hint: " in err
     assert "Traceback" not in err
+
+
+def test_what_others_say_names_what_is_here() -> None:
+    """No hint leads to a command or an option that is none."""
+    import typer
+
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    options = {name for each in commands.values() for param in each.params for name in param.opts}
+    settings = {option(name) for name in fields()}
+    for word, said in habits._COMMANDS.items():
+        assert word not in commands
+        first, *rest = said.partition(",")[0].split()
+        assert first in commands
+        assert {each for each in rest if each.startswith("--")} <= options
+    assert set(habits._OPTIONS.values()) <= options | settings
+    assert set(habits._NO_PLACE) <= set(commands)
 
 
 def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:

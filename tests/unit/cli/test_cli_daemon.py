@@ -117,6 +117,9 @@ def test_one_setting(home: Path, capsys: Streams) -> None:
     assert "hint: `edgellm config` lists all" in capsys.readouterr().err
     assert main(["config", "--path"]) == 0
     assert capsys.readouterr().out == f"{default_paths().config_file}\n"
+    default_paths().config_file.write_text("port = 4711\n")  # as a shell does, which makes no folder
+    assert main(["config", "port"]) == 0
+    assert capsys.readouterr().out == "4711\n"
 
 
 def engines(monkeypatch: pytest.MonkeyPatch, **states: Available | Unavailable) -> None:

@@ -15,7 +15,9 @@ from edgellm.paths import default_paths
 
 def test_keys(home: Path, capsys: Streams) -> None:
     assert main(["keys"]) == 0
-    assert "no keys" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no keys" in told
+    assert "`edgellm keys add NAME` makes one" in told
     assert main(["keys", "add", "laptop"]) == 0
     key, said = capsys.readouterr()
     assert key.startswith("edge-")
