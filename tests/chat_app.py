@@ -53,12 +53,14 @@ def history() -> Iterator[History]:
 
 
 @contextlib.asynccontextmanager
-async def chatting(size: tuple[int, int] = SIZE, name: str | None = None) -> AsyncIterator[tuple[ChatApp, Pilot[None]]]:
-    """The app on a screen of that size, ready for keys; what goes wrong in it fails the test."""
+async def chatting(
+    size: tuple[int, int] = SIZE, name: str | None = None, *, notices: bool = False
+) -> AsyncIterator[tuple[ChatApp, Pilot[None]]]:
+    """The app on a screen of that size, ready for keys; what goes wrong in it fails the test. `notices`: shown, too."""
     paths = default_paths()
     with history() as kept:
         app = ChatApp(paths, Settings(), kept, *first(paths, name))
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=notices) as pilot:
             await until(lambda: app.chat.focused is not None)
             yield app, pilot
 

@@ -158,3 +158,48 @@ def test_wishes_set_each_of_the_table_and_nothing_else() -> None:
     assert wishes == Wishes()
     with pytest.raises(InvalidRequest, match="seed cannot be"):
         wishes.changed("seed", "-1")
+
+
+def test_ctrl_d_in_an_empty_prompt_leaves(home: Path) -> None:
+    async def use() -> None:
+        async with chatting() as (app, pilot):
+            app.chat.prompt.area.text = "abc"
+            await pilot.press("home", "ctrl+d")
+            await until(lambda: app.chat.prompt.text == "bc")
+            assert app.is_running
+            app.chat.prompt.area.text = ""
+            await pilot.press("ctrl+d")
+            await until(lambda: not app.is_running)
+
+    with daemon(HELLO):
+        asyncio.run(use())
+
+
+def test_a_notice_lies_over_nothing_that_is_written(home: Path) -> None:
+    async def use() -> None:
+        async with chatting(size=(40, 16), notices=True) as (app, pilot):
+            app.chat.prompt.area.text = "/nosuch"
+            await pilot.press("enter")
+            await until(lambda: app.chat.prompt.text == "/nosuch")
+            await until(lambda: "there is no command" in screen(app))
+            below = screen(app).splitlines()[-3:]
+            assert below[0] == "─" * 40
+            assert "/nosuch" in below[1]
+            assert "f1 help" in below[2]  # also where there is room for few
+
+    with daemon(HELLO):
+        asyncio.run(use())
+
+
+def test_what_the_keys_do_is_read_apart_from_them_on_a_narrow_screen(home: Path) -> None:
+    async def use() -> None:
+        async with chatting(size=(36, 24)) as (app, _):
+            await until(lambda: "ctrl+n" in screen(app))
+            lines = screen(app).splitlines()
+            at = next(n for n, line in enumerate(lines) if "sends;" in line)
+            column = lines[at].index("sends;")
+            assert lines[at + 1].strip()
+            assert lines[at + 1][:column].strip() == ""
+
+    with daemon(HELLO):
+        asyncio.run(use())

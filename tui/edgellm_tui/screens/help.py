@@ -51,7 +51,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("f2", "how answers are made: temperature, instructions, …"),
             ("ctrl+p", "everything, by name; themes too"),
-            ("ctrl+q", "leave; all is kept"),
+            ("ctrl+q", "leave; all is kept; so does ctrl+d in an empty prompt"),
         ),
     ),
     ("commands", tuple((command.usage, command.meaning) for command in COMMANDS.values())),

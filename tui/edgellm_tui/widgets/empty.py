@@ -5,12 +5,13 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Label, ProgressBar
+from textual.widgets import Label, ProgressBar, Static
 
 from edgellm.inert import label
 from edgellm.library.pull import PullProgress
 from edgellm.units import size
 from edgellm_tui.bridge import Model
+from edgellm_tui.markdown.blocks import Outline
 
 _STAGES = {"resolve": "looking for it", "download": "downloading", "verify": "verifying", "copy": "copying"}
 KEYS = (
@@ -39,8 +40,7 @@ class Empty(Vertical):
             yield Label(
                 Content("It has no chat template: it continues your text, and remembers nothing."), classes="warn"
             )
-        for key, meaning in KEYS:
-            yield Label(Content.assemble((key.rjust(8), "bold"), f"  {meaning}"), classes="key")
+        yield Static(Outline([(Content.styled(f"{key:>8}  ", "bold"), Content(meaning)) for key, meaning in KEYS]))
 
 
 class Offer(Vertical):

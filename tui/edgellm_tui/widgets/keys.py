@@ -24,10 +24,13 @@ class KeyLine(Static):
     keys: reactive[Sequence[Key]] = reactive(IDLE)
 
     def render(self) -> Content:
-        shown = Content(" ")
-        for index, (key, meaning) in enumerate(self.keys):
-            part = Content.assemble("" if index == 0 else "  ", (key, "bold"), f" {meaning}")
-            if shown.cell_length + part.cell_length > self.size.width - 1:
+        """As many as there is room for. The last goes before those in the middle: it leads to help, or back."""
+        *first, last = [Content.assemble((key, "bold"), f" {meaning}") for key, meaning in self.keys]
+        room = self.size.width - 2 - last.cell_length
+        shown: list[Content] = []
+        for part in first:
+            room -= part.cell_length + 2
+            if room < 0:
                 break
-            shown += part
-        return shown
+            shown.append(part)
+        return Content(" ") + Content("  ").join([*shown, last])

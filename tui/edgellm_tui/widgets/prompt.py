@@ -28,6 +28,7 @@ class PromptArea(TextArea):
         Binding("enter", "submit", "send", id="prompt.send"),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "newline", id="prompt.newline"),
         Binding("up", "up_or_recall", show=False),
+        Binding("ctrl+d", "delete_or_leave", show=False),
     ]
 
     def __init__(self) -> None:
@@ -63,6 +64,13 @@ class PromptArea(TextArea):
             self.move_cursor(self.document.end)
         else:
             self.action_cursor_up()
+
+    def action_delete_or_leave(self) -> None:
+        """As a shell has it: in an empty prompt it is goodbye."""
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.app.exit()
 
     async def _on_key(self, event: events.Key) -> None:
         """Its own keys act in the order in which they are typed. A binding would wait for its turn elsewhere, and enter
