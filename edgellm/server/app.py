@@ -9,6 +9,7 @@ import msgspec
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgellm import __version__
@@ -30,6 +31,7 @@ models       GET  {url}/v1/models
 health       GET  {url}/health, and Prometheus figures at /metrics
 all of it    GET  {url}/openapi.json
 """
+_WHERE = "OpenAI's clients take http://…/v1 as their base URL; GET / says what is where"
 
 
 def build_app(
@@ -57,8 +59,14 @@ def build_app(
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(Activity, front=front)
     # The last one added is the outermost.
-    app.add_middleware(Guard, security=security, limits=limits, responded=front.metrics.responded)
+    app.add_middleware(Guard, security=security, limits=limits, responded=front.metrics.responded, known=_known(app))
     return app
+
+
+def _known(app: FastAPI) -> Callable[[Scope], bool]:
+    """Whether a request's path is one of the application's, whatever the method."""
+    routes = app.routes  # the list itself
+    return lambda scope: any(route.matches(scope)[0] is not Match.NONE for route in routes)
 
 
 class Activity:
@@ -123,7 +131,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, method = request.url.path, request.method
     known = {
-        404: ErrorInfo("not_found", f"there is nothing at {method} {path[:200]}"),
+        404: ErrorInfo("not_found", f"there is nothing at {method} {path[:200]}", _WHERE),
         405: ErrorInfo("method_not_allowed", f"{method} is not allowed at {path[:200]}"),
     }
     info = known.get(error.status_code, ErrorInfo("http_error", error.detail))

@@ -25,7 +25,7 @@ from edgellm.config import Settings, load_settings, told
 from edgellm.errors import DaemonError, EdgeError, Interrupted
 from edgellm.paths import Paths, default_paths
 from edgellm.server import keys
-from edgellm.server.binding import bind, url_of
+from edgellm.server.binding import bind, refuse_open_door, url_of
 from edgellm.service import Service
 
 if TYPE_CHECKING:
@@ -56,14 +56,19 @@ def run_daemon(
     daemon runs or the port is taken, ConfigError when the settings would let anybody in, Interrupted when a second
     signal cut off running answers. To be called on the main thread.
     """
+    refuse_open_door(settings, _keyed(paths))  # before an idle daemon is asked to leave for nothing
     with _alone(settings, paths, detached):
         descriptors = platform.raise_descriptor_limit(DESCRIPTORS)
-        listening = bind(settings, any_port=detached, keyed=bool(keys.stored(keys.path_of(paths))))
+        listening = bind(settings, any_port=detached, keyed=_keyed(paths))
         own = told(settings) if detached else {}  # the others' are what somebody has just decided
         info = DaemonInfo(url_of(listening), os.getpid(), __version__, secrets.token_urlsafe(32), own)
         with contextlib.closing(listening), _announced(info, paths) as notice:
             daemon = Daemon(settings, paths, info, notice, detached, descriptors)
             asyncio.run(daemon.run(listening, preload=preload, on_ready=on_ready))
+
+
+def _keyed(paths: Paths) -> bool:
+    return bool(keys.stored(keys.path_of(paths)))
 
 
 class Daemon:

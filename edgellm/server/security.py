@@ -127,10 +127,16 @@ class Guard:
     """The ASGI application around the application."""
 
     def __init__(
-        self, app: ASGIApp, security: Security, limits: Limits, responded: Callable[[int], None] = lambda _: None
+        self,
+        app: ASGIApp,
+        security: Security,
+        limits: Limits,
+        responded: Callable[[int], None] = lambda _: None,
+        known: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
-        """`responded` gets the status of every response."""
+        """`responded` gets the status of every response; `known` says whether anything is at a request's path."""
         self._app = app
+        self._known = known
         self._security = security
         self._limits = limits
         self._responded = responded
@@ -222,8 +228,8 @@ class Guard:
             return None
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         packed = headers.get("content-encoding", "").strip().lower() not in ("", "identity")
-        if kind == "application/json" and not packed:
-            return None
+        if (kind == "application/json" and not packed) or not self._known(scope):
+            return None  # or it is for the router to say that nothing is there
         hint = "send the header content-type: application/json; curl does with --json in place of -d"
         error = ErrorInfo("unsupported_media_type", "a request's body must be declared as JSON", hint)
         if packed:

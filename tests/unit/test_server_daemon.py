@@ -252,6 +252,16 @@ def test_open_doors_are_refused(start: Start, paths: Paths) -> None:
     assert read_info(paths) is None
 
 
+def test_an_idle_daemon_stays_where_open_doors_are_refused(start: Start, paths: Paths) -> None:
+    idle = announced(paths, start(60.0))
+    process = start(0.0, detached=False, host="0.0.0.0")
+    _, said = process.communicate(timeout=60)
+    assert "no API key is set" in said
+    assert "taking the place" not in said
+    assert read_info(paths) == idle
+    assert httpx2.get(idle.url + "/health", trust_env=False).json()["status"] == "ok"
+
+
 # -- the socket --------------------------------------------------------------------------------------
 
 

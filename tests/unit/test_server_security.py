@@ -226,6 +226,21 @@ def test_case_03_only_json_is_a_request(server: Server, kind: str) -> None:
     assert requests_of(server) == before
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/chat/completions", "/v1/responses", "/completion"])
+def test_what_is_nowhere_is_told_so_whatever_its_form(server: Server, path: str) -> None:
+    """Who comes from another server learns that it is the address, not the header, and where things are."""
+    for headers in ({"content-type": "application/x-www-form-urlencoded"}, {"content-type": "application/json"}):
+        response = httpx2.post(server.url + path, content=json.dumps(CHAT), headers=headers, trust_env=False)
+        assert response.status_code == 404
+        message = response.json()["error"]["message"]
+        assert f"there is nothing at POST {path}" in message
+        assert "/v1 as their base URL; GET / says" in message
+    unasked = httpx2.post(
+        server.url + "/v1/models", content="x", headers={"content-type": "text/plain"}, trust_env=False
+    )
+    assert unasked.status_code == 415
+
+
 def test_a_compressed_body_is_refused_by_that_name(server: Server) -> None:
     url = server.url + "/v1/chat/completions"
     for encoding, status in (("gzip", 415), ("identity", 200)):
