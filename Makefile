@@ -12,7 +12,7 @@ QUESTION ?= Why is the sky blue?
 run: $(VENV)/.installed
 	$(BIN)/edgellm pull smollm2:135m
 	$(BIN)/edgellm run smollm2:135m "$(QUESTION)"
-	@echo "next: . $(BIN)/activate, then edgellm run smollm2:135m for a conversation"
+	@echo "next: . $(BIN)/activate, then edgellm for a chat, or edgellm serve for your programs"
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow"

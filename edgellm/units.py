@@ -37,6 +37,11 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
+def room(capacity: int, context: int) -> str:
+    """Tokens of KV, as so many conversations of the longest kind: "2 x 8,192 tokens"."""
+    return f"{capacity / context:g} x {number(context)} tokens"
+
+
 def seconds(duration: float, *, whole: bool = False) -> str:
     """A duration as "0.16 s" ("0 s" when `whole`), "42 s", "3 min" or "2 h"."""
     if duration < 10 and not whole:

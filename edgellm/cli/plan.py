@@ -27,7 +27,7 @@ from edgellm.placement.disk import DiskSpeed, disk_speed
 from edgellm.placement.machine import Memory, cores, memory
 from edgellm.placement.plan import Plan, chosen_kv_type, draft_total, longest_context, make_plan, trained_context
 from edgellm.plugins import engine_for
-from edgellm.units import number, parameters, rate, size
+from edgellm.units import number, parameters, rate, room, size
 
 _BAR_WIDTH = 22
 _QUANTISED = ("q", "i")  # how the names of quantised types begin
@@ -135,10 +135,9 @@ def _show(subject: Subject, plan: Plan, settings: Settings, output: Output) -> N
     output.line(" · ".join([subject.name, *facts, title_of(subject.engine)]))
     output.line(f"RAM  {_bar(plan.total, plan.room.budget)}  {size(plan.total)} of {size(max(0, plan.room.budget))}")
     needs = plan.needs
-    contexts = f"{placement.capacity / placement.context:g} x {number(placement.context)} tokens"
     rows = {
         "weights": size(needs.weights),
-        "KV": f"{size(needs.kv_total)} · {contexts}, {placement.kv_type}",
+        "KV": f"{size(needs.kv_total)} · {room(placement.capacity, placement.context)}, {placement.kv_type}",
         **_kinds(subject, plan),
         "activations": f"{size(needs.activations)} · {placement.max_sequences} sequences,"
         f" steps of {number(placement.batch_tokens)} tokens",

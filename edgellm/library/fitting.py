@@ -7,7 +7,7 @@ import msgspec
 from edgellm.config import Settings
 from edgellm.contracts.engine import ModelFile
 from edgellm.formats.summary import makes_embeddings
-from edgellm.units import number, size
+from edgellm.units import number, room, size
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -16,13 +16,14 @@ class Fit(msgspec.Struct, frozen=True):
     weights: int
     kv: int
     capacity: int
+    context: int
     available: int
 
     def __str__(self) -> str:
         if not self.kv:
             return f"{size(self.weights)} weights, texts of {number(self.capacity)} tokens, {size(self.available)} free"
         return (
-            f"{size(self.weights)} weights + {size(self.kv)} KV for {number(self.capacity)} tokens,"
+            f"{size(self.weights)} weights + {size(self.kv)} KV for {room(self.capacity, self.context)},"
             f" of {size(self.available)} free"
         )
 
@@ -40,7 +41,7 @@ def fit_of(model: ModelFile, settings: Settings) -> Fit:
         return _fit_of_embedder(model, settings)
     now = memory()
     plan = make_plan(model, engine_for(model, settings.engine), settings, now, cores())
-    return Fit(plan.needs.weights, plan.needs.kv_total, plan.placement.capacity, now.available)
+    return Fit(plan.needs.weights, plan.needs.kv_total, plan.placement.capacity, plan.placement.context, now.available)
 
 
 def _fit_of_embedder(model: ModelFile, settings: Settings) -> Fit:
@@ -51,7 +52,7 @@ def _fit_of_embedder(model: ModelFile, settings: Settings) -> Fit:
     engine, now = embedder_for(model, settings.engine), memory()
     placement, _ = place_embedder(model, lambda batch: engine.embedding_cost(model, batch), settings, now, cores())
     weights = engine.embedding_cost(model, placement.batch_tokens).weights
-    return Fit(weights, 0, placement.context, now.available)
+    return Fit(weights, 0, placement.context, placement.context, now.available)
 
 
 def spare_bytes(model: ModelFile, settings: Settings) -> int:

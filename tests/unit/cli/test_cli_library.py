@@ -199,4 +199,4 @@ def test_fit_of_a_real_model(smollm2: Path) -> None:
     stored = found.weights if found.weights < 100 << 20 else found.weights - embedding
     assert 80 << 20 < stored < 100 << 20
     assert found.kv == found.capacity * 30 * 2 * 3 * 64 * 2  # layers, K and V, heads, their size, bytes
-    assert f"{size(found.weights)} weights + 90 MiB KV for 4,096 tokens" in str(found)
+    assert f"{size(found.weights)} weights + 90 MiB KV for 2 x 2,048 tokens" in str(found)
