@@ -108,7 +108,8 @@ class Output:
     def clear_status(self) -> None:
         """Remove the status line."""
         if self._status:
-            sys.stderr.write("\r" + " " * self._status + "\r")
+            # With the ^C that a terminal shows behind it.
+            sys.stderr.write("\r" + " " * min(self._status + len("^C"), width() - 1) + "\r")
             sys.stderr.flush()
             self._status = 0
 

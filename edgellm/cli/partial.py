@@ -44,4 +44,9 @@ def prune_store(*, json: bool, quiet: bool) -> None:
 def _row(each: Partial) -> list[str]:
     age = (datetime.now(UTC) - each.touched).total_seconds()
     note = "running" if each.running else ""
-    return [each.name, size(each.done), size(each.total), ago(age), note, f"edgellm pull {each.reference}"]
+    return [each.name, size(each.done), size(each.total), ago(age), note, _command(each)]
+
+
+def _command(each: Partial) -> str:
+    """What goes on with it, under the name it was to have: under another one, it would begin anew."""
+    return f"edgellm pull {each.reference} --name {each.name}"

@@ -11,6 +11,7 @@ from edgellm.config import Settings, load_settings
 from edgellm.errors import EdgeError, InvalidName
 from edgellm.library.catalogue import Catalogue
 from edgellm.library.catalogue_file import CatalogueEntry, PypiSource
+from edgellm.library.jobs import partials
 from edgellm.library.manifest import Manifest
 from edgellm.library.names import parse_name
 from edgellm.library.pull import Announcement, PullResult, pull
@@ -69,12 +70,16 @@ class _Pull:
         self._bar = Bar(output)
         self._converted = False
         self.fit_said = False
+        self._name = ""  # what it will be called, once that is known
 
     def run(self, reference: str, name: str | None, settings: Settings, paths: Paths) -> PullResult:
         try:
             result = pull(
                 reference, name=name, paths=paths, report=self._report, settings=settings, announce=self._announce
             )
+        except KeyboardInterrupt:
+            self._say_rest(paths)
+            raise
         finally:
             self._output.clear_status()
         if not result.already:
@@ -88,8 +93,17 @@ class _Pull:
         else:
             self._output.status(progress.detail or f"{_STAGES[progress.stage]} …")
 
+    def _say_rest(self, paths: Paths) -> None:
+        """After Ctrl+C: that what came is not lost."""
+        rest = next((each for each in partials(paths) if each.name == self._name and each.done), None)
+        if rest is not None:
+            self._output.note(
+                f"stopped at {size(rest.done)} of {size(rest.total)}; the same command goes on from there"
+            )
+
     def _announce(self, found: Announcement) -> None:
         output = self._output
+        self._name = str(found.name)
         output.note(_announced(found))
         for note in found.notes:
             output.note(note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_bar_says_mib_rate_and_time_left(capsys: Streams, monkeypatch: pytest.Mo
     shown = capsys.readouterr().err
     assert "━" * 16 + " " * 16 + " 47/94 MiB · 24 MiB/s · 2 s left" in shown
     assert shown.endswith("━" * 32 + " 94/94 MiB · 24 MiB/s · verified\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals as POSIX has them")
+def test_what_a_terminal_shows_of_ctrl_c_goes_with_the_status(capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    from terminals import Terminal
+
+    at_terminal(monkeypatch, edgellm.cli.output)
+    output, screen = edgellm.cli.output.Output(), Terminal(40, 4)
+    output.status("33/94 MiB")
+    screen.feed(capsys.readouterr().err + "^C")
+    output.clear_status()
+    screen.feed(capsys.readouterr().err + "$ ")
+    assert screen.text() == ["$"]
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_fakes import FakeClient, Streams, put
 from filelock import FileLock
 
+import edgellm.cli.pull
 from edgellm.cli.main import main
+from edgellm.library.finish import Card
 from edgellm.library.jobs import Job, JobFile, write_job
+from edgellm.library.names import parse_name
+from edgellm.library.remote import Announcement
 from edgellm.library.store import Store
 from edgellm.library.transfer.ranges import RangeTable
 from edgellm.paths import default_paths
@@ -43,6 +48,8 @@ def test_unfinished_pulls_are_listed(half: Path, daemon: FakeClient, capsys: Str
         "edgellm",
         "pull",
         "hf:org/repo:m.gguf",
+        "--name",
+        "m:latest",
     ]
     with FileLock(f"{half}.lock"):
         assert main(["list", "--partial", "--json"]) == 0
@@ -52,6 +59,20 @@ def test_unfinished_pulls_are_listed(half: Path, daemon: FakeClient, capsys: Str
     assert capsys.readouterr().out == "m:latest\n"
     assert main(["list"]) == 0  # no model yet
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("name", "told"), [("m", True), ("other", False)])
+def test_a_pull_that_is_interrupted_says_what_is_kept(
+    name: str, told: bool, half: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pulling(*_: object, announce: Callable[[Announcement], None], **__: object) -> None:
+        announce(Announcement(parse_name(name), "from a hub", 300, 0, Card()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(edgellm.cli.pull, "pull", pulling)
+    assert main(["pull", "hf:org/repo:m.gguf"]) == 130
+    said = capsys.readouterr().err
+    assert ("stopped at 100 B of 300 B; the same command goes on from there\n" in said) is told
 
 
 def test_prune_leaves_what_is_used(half: Path, daemon: FakeClient, capsys: Streams) -> None:
