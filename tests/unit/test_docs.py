@@ -29,6 +29,17 @@ def test_paths_are_there(page: Path) -> None:
     assert not [path for path in named if Path(path).parts not in known]
 
 
+def commands(page: Path) -> set[str]:
+    """The commands in the first column of a page's tables."""
+    rows = re.findall(r"^\| (`edgellm.*?) \|", page.read_text("utf-8"), re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(?:edgellm )?([a-z]+)\b", row)}
+
+
+def test_the_chinese_page_has_the_same_commands() -> None:
+    assert "doctor" in commands(ROOT / "README.md")
+    assert commands(ROOT / "docs/zh.md") == commands(ROOT / "README.md")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(page.read_text("utf-8")):
