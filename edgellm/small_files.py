@@ -52,7 +52,7 @@ def read_within(file: BinaryIO, limit: int) -> bytes:
     """What is left of an open file. Raises OSError where that is more than `limit` bytes."""
     raw = file.read(limit + 1)  # not by its size: it may grow meanwhile
     if len(raw) > limit:
-        raise OSError(errno.EFBIG, f"is larger than {_told(limit)}")
+        raise OSError(errno.EFBIG, f"it is larger than {_told(limit)}")
     return raw
 
 
@@ -65,7 +65,7 @@ def read_small_text(path: Path, limit: int = LARGEST) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise OSError(errno.EILSEQ, "is not text in UTF-8", str(path)) from error
+        raise OSError(errno.EILSEQ, "it is not text in UTF-8", str(path)) from error
 
 
 def why(error: Exception) -> object:
@@ -76,7 +76,7 @@ def why(error: Exception) -> object:
 def _require_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in _KINDS if test(mode)), "device")
-        raise NotRegular(errno.EINVAL, f"is a {kind}, not a regular file", str(path))
+        raise NotRegular(errno.EINVAL, f"it is a {kind}, not a regular file", str(path))
 
 
 def _told(limit: int) -> str:

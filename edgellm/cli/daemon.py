@@ -78,6 +78,8 @@ def serve(flags: Mapping[str, object]) -> None:
         output.note(f"serving the OpenAI API at {url}/v1 (Ctrl+C ends it)")
 
     run_daemon(settings, paths, detached=False, on_ready=on_ready)
+    if output.interactive:
+        output.note("\nended")  # below the ^C that the terminal shows
 
 
 def _end_daemon(paths: Paths, output: Output) -> None:

@@ -81,14 +81,14 @@ def test_settings_say_what_is_in_their_place(kind: str, paths: Paths) -> None:
     _put(kind, paths.config_file)
     error = _ends(lambda: load_settings(paths, {}))
     assert isinstance(error, ConfigError)
-    assert f"{paths.config_file} cannot be read: is {kind}" in error.message
+    assert f"{paths.config_file} cannot be read: it is {kind}" in error.message
 
 
 def test_the_catalogue_says_what_is_in_its_place(kind: str, paths: Paths) -> None:
     _put(kind, paths.catalogue_overlay)
     error = _ends(lambda: Catalogue.load(paths))
     assert isinstance(error, ConfigError)
-    assert f"{paths.catalogue_overlay}: is {kind}" in error.message
+    assert f"{paths.catalogue_overlay}: it is {kind}" in error.message
 
 
 def test_keys_say_what_is_in_their_place_and_open_nothing(kind: str, paths: Paths) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_fakes import FakeClient, Streams, loaded, put
+from cli_fakes import FakeClient, Streams, at_terminal, loaded, put
 
+import edgellm.cli.output
 from edgellm.cli.main import main
 from edgellm.cli.suggest import Means, fitting
 from edgellm.contracts.engine import Available, Unavailable
@@ -81,13 +82,19 @@ def test_serve_flags_become_settings(home: Path, monkeypatch: pytest.MonkeyPatch
     assert (settings.port, settings.api_keys, settings.max_sequences) == (9, ("a", "b"), 3)
     assert (settings.keep_alive_s, settings.context, settings.log_level) == (-1.0, 512, "debug")
     assert settings.host == "127.0.0.1"
-    assert "http://127.0.0.1:9/v1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "http://127.0.0.1:9/v1" in said
+    assert "ended" not in said
+    with monkeypatch.context() as terminal:
+        at_terminal(terminal, edgellm.cli.output)
+        assert main(["serve"]) == 0
+        assert capsys.readouterr().err.endswith("\nended\n")
     assert main(["serve", "--port", "70000"]) == 2
     assert main(["serve", "--engine", "steam"]) == 6
     assert "installed engines: llamacpp, torch" in capsys.readouterr().err
     assert main(["serve", "--draft", "nobody"]) == 3
     assert "no model named nobody" in capsys.readouterr().err
-    assert len(seen) == 1
+    assert len(seen) == 2
 
 
 def test_config(home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
