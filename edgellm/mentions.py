@@ -31,6 +31,12 @@ def with_files(text: str) -> str:
     return "\n\n".join([text, *blocks])
 
 
+def there(text: str) -> list[str]:
+    """Names after an `@` that are files', once each. Blocks."""
+    names = dict.fromkeys(found[1] or _named(found[2]) for found in _MENTION.finditer(text))
+    return [name for name in names if _is_file(expanded(name))]
+
+
 def missing(text: str) -> list[str]:
     """Names after an `@` that look like a file's where there is none to go along: mistyped, or a folder's; once each.
 

@@ -19,10 +19,12 @@ from edgellm.contracts.events import figures
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import InvalidName, InvalidRequest, NotFound
+from edgellm.inert import label
 from edgellm.library.kinds import require_text
 from edgellm.library.latest import remember
 from edgellm.library.manifest import Manifest
 from edgellm.library.store import Store
+from edgellm.mentions import there
 from edgellm.paths import Paths, default_paths, is_file
 from edgellm.platform import make_private_folder, unseen_typing, write_private
 from edgellm.presets import preset
@@ -71,6 +73,8 @@ def run_model(wanted: Wanted, words: list[str], *, verbose: bool, json: bool, qu
         )
     base = _request(wanted, manifest)
     text = prompt_text(words)
+    if output.interactive:
+        _tell_of_files(words, output)
     if text is None and json:
         raise InvalidRequest("--json needs a prompt", hint="give it as an argument or pipe it in", param="prompt")
     with contextlib.ExitStack() as stack:
@@ -116,6 +120,13 @@ def _converse(
         history=paths.data / "history",
         markdown=_markdown(wanted, manifest),
     )
+
+
+def _tell_of_files(words: list[str], output: Output) -> None:
+    """A prompt in the arguments is sent as it is, for scripts; who expects what a conversation does is told."""
+    for name in there(" ".join(words)):
+        shown = label(name, 60)
+        output.note(f"@{shown} is sent as these letters; `< {shown}` sends what is in it, and so does a conversation")
 
 
 def _markdown(wanted: Wanted, manifest: Manifest) -> bool:

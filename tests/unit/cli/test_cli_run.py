@@ -46,6 +46,25 @@ def test_run_streams_plain_text(daemon: FakeClient, capsys: Streams) -> None:
     assert request.stop == ("a", "b")
 
 
+def test_a_file_in_a_prompt_of_arguments_is_told_to_be_letters(
+    daemon: FakeClient, tmp_path: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("m")
+    monkeypatch.chdir(tmp_path)
+    Path("notes.md").write_text("secret")
+    told = "@notes.md is sent as these letters; `< notes.md` sends what is in it"
+    assert main(["run", "m", "Read @notes.md, ask @nobody"]) == 0
+    assert capsys.readouterr().err == ""  # a script knows what it does
+    at_terminal(monkeypatch, edgellm.cli.output)
+    assert main(["run", "m", "Read @notes.md, ask @nobody"]) == 0
+    said = capsys.readouterr().err
+    assert told in said
+    assert "@nobody" not in said
+    assert [request.prompt for request in daemon.requests] == [
+        Messages((Message("user", "Read @notes.md, ask @nobody"),))
+    ] * 2
+
+
 def test_run_passes_every_option(daemon: FakeClient) -> None:
     put("m")
     options = "--temperature 0 --top-p 0.5 --top-k 3 --max-tokens 9 --keep-alive 5m --system Brief. --preset code"
