@@ -11,6 +11,10 @@ from itertools import takewhile
 
 from edgellm.cli.render.measure import rows
 
+# From the left edge to the end. tmux keeps what is erased from its upper left corner on as if it had scrolled away, so
+# that is never where it begins.
+_ERASE = "\x1b[C\x1b[J\r\x1b[K"
+
 
 class Screen:
     """The part of a terminal below the line where it began. It writes nothing itself: it says what to write."""
@@ -49,4 +53,4 @@ class Screen:
         if same == len(old) - 1 and same < len(lines) and lines[same].startswith(old[same]):
             return lines[same][len(old[same]) :] + "".join("\n" + line for line in lines[same + 1 :])
         up = sum(rows(line, width) for line in old[same:]) - 1
-        return "\r" + (f"\x1b[{up}A" if up else "") + "\x1b[J" + "\n".join(lines[same:])
+        return "\r" + (f"\x1b[{up}A" if up else "") + _ERASE + "\n".join(lines[same:])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from copy import copy
 
+import pyte
 import pytest
 import wcwidth
 from hypothesis import given
@@ -174,7 +176,7 @@ def test_no_line_but_code_is_wider_than_asked(text: str, width: int) -> None:
 def test_control_sequences_never_reach_the_terminal(text: str, sizes: list[int]) -> None:
     for kind in ("markdown", "plain", "thought"):
         frames = painted(cut(text, sizes), Terminal(80, 24), kind)
-        rest = re.sub(r"\x1b\[[0-9;]*m|\x1b\[\d*A|\x1b\[J|[\r\n\t]", "", "".join(frames))
+        rest = re.sub(r"\x1b\[[0-9;]*m|\x1b\[\d*A|\x1b\[[CJK]|[\r\n\t]", "", "".join(frames))
         assert not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", rest)
 
 
@@ -216,6 +218,21 @@ def test_a_block_taller_than_the_screen_is_not_redrawn_beyond_it() -> None:
     assert terminal.text() == plain(whole(text))
     steps = [int(found) for frame in frames for found in re.findall(r"\x1b\[(\d+)A", frame)]
     assert max(steps, default=0) < 10
+
+
+def test_nothing_that_was_redrawn_stays_in_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that begins in the upper left corner, after `clear`: tmux keeps what is erased from there on."""
+    erase = pyte.HistoryScreen.erase_in_display
+
+    def as_tmux(screen: pyte.HistoryScreen, how: int = 0, *more: int, **private: bool) -> None:
+        if (how, screen.cursor.x, screen.cursor.y) == (0, 0, 0):
+            screen.history.top.extend(copy(screen.buffer[row]) for row in range(screen.lines))
+        erase(screen, how, *more, **private)
+
+    monkeypatch.setattr(pyte.HistoryScreen, "erase_in_display", as_tmux)
+    terminal = Terminal(40, 10)
+    painted(["| Fruit | Colour |\n", "|---|---|\n", "| Banana | Red |\n", "| Apple | Blue |\n"], terminal)
+    assert [line for line in terminal.text() if "Colour" in line] == ["Fruit  │ Colour"]
 
 
 def test_a_long_table_keeps_its_columns() -> None:
