@@ -43,14 +43,16 @@ def room(capacity: int, context: int) -> str:
 
 
 def seconds(duration: float, *, whole: bool = False) -> str:
-    """A duration as "0.16 s" ("0 s" when `whole`), "42 s", "3 min" or "2 h"."""
+    """A duration as "0.16 s" ("0 s" when `whole`), "42 s", "3 min", "2 h" or "12 days"."""
     if duration < 10 and not whole:
         return f"{duration:.2f} s"
     if duration < 120:
         return f"{duration:.0f} s"
     if duration < 7200:
         return f"{duration / 60:.0f} min"
-    return f"{duration / 3600:.0f} h"
+    if duration < 2 * 86_400:
+        return f"{duration / 3600:.0f} h"
+    return f"{duration / 86_400:,.0f} days" if duration < 100 * 365 * 86_400 else "over 100 years"
 
 
 def ago(age_s: float) -> str:

@@ -54,10 +54,20 @@ def _translated(error: BaseException) -> EdgeError:
         return DiskFull("the disk is full", hint="free some space; `edgellm list --sort size` shows the large models")
     if isinstance(error, OSError) and error.filename is not None:
         return InvalidRequest(f"{error.filename}: {error.strerror}")
+    if isinstance(error, FileNotFoundError) and _folder_is_gone():
+        return InvalidRequest("the folder that this runs in is not there any more", hint="change into another: cd")
     return EdgeError(
         f"internal error: {type(error).__name__}: {error}",
         hint="--debug shows where; `edgellm logs` what the daemon says",
     )
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - that it fails is what is asked
+    except OSError:
+        return True
+    return False
 
 
 def _pipe_closed(error: BaseException) -> bool:

@@ -111,7 +111,8 @@ class EngineCore:
     def _check_queue(self, tokens: int) -> None:
         waiting = self.scheduler.waiting
         queued = sum(job.pending for job in waiting)
-        if len(waiting) < self._limits.queue_requests and queued + tokens <= self._limits.queue_tokens:
+        few = queued == 0 or queued + tokens <= self._limits.queue_tokens  # alone it would be refused for ever
+        if len(waiting) < self._limits.queue_requests and few:
             return
         rate = self.scheduler.costs.predict(MEASURED_CHUNK) / MEASURED_CHUNK
         if len(waiting) >= self._limits.queue_requests:

@@ -17,9 +17,11 @@ def warm_up(runner: TokenRunner, token: int, scheduler: Scheduler) -> None:
     row_s = _step(runner, token, 0)  # the second run is the one worth remembering
     scheduler.costs.observe(1, row_s)
     scheduler.decode_costs.observe(1, row_s)
+    info = runner.info
+    most = min(info.batch_tokens, info.context, info.capacity, info.max_outputs or info.batch_tokens)
     for drafts in (3, 7, 15):
         rows = drafts + 1
-        if drafts > runner.info.draft_tokens or row_s * rows > LONGEST_S:
+        if drafts > info.draft_tokens or rows > most or row_s * rows > LONGEST_S:
             break
         seconds = _step(runner, token, drafts)
         scheduler.decode_costs.observe(rows, seconds)

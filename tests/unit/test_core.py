@@ -182,6 +182,14 @@ def test_case_19_a_full_queue_refuses_with_a_time_to_come_back(limits: Limits) -
     assert event.error.retry_after >= 1.0
 
 
+def test_a_prompt_longer_than_the_queue_is_taken_where_nothing_waits() -> None:
+    made, _ = core(limits=Limits(queue_tokens=25))
+    assert made.add(request("a"), [1] * 40) == []
+    ((_, event),) = made.add(request("b"), [1] * 40)
+    assert isinstance(event, Failed)
+    assert event.error.code == "overloaded"
+
+
 def test_a_prompt_that_never_fits_is_not_to_be_tried_again_however_full_the_queue() -> None:
     made, _ = core(limits=Limits(queue_requests=1, queue_tokens=25))
     made.add(request("a"), [1] * 10)
@@ -325,6 +333,17 @@ class Clock:
 
     def pass_by(self, seconds: float) -> None:
         self.now += seconds
+
+
+@pytest.mark.parametrize("field", ["batch_tokens", "context", "capacity"])
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_warm_up_keeps_to_what_the_runner_takes(field: str, most: int) -> None:
+    sizes = {"context": 64, "capacity": 64, field: most}
+    room = msgspec.structs.replace(ROOM, **(sizes | {"context": min(sizes["context"], sizes["capacity"])}))
+    runner = FakeRunner(room)
+    runner._info = msgspec.structs.replace(runner.info, draft_tokens=15, max_outputs=32)
+    EngineCore("fake", runner, FakeTokenizer()).warm_up()
+    assert runner.steps
 
 
 @pytest.mark.parametrize(("row_s", "sizes"), [(0.0156, [1, 1, 4, 8, 16]), (0.02, [1, 1, 4, 8])])

@@ -39,6 +39,7 @@ def test_parameter_counts(count: int, text: str) -> None:
 def test_durations() -> None:
     assert [seconds(value) for value in (0.163, 42, 200, 7300)] == ["0.16 s", "42 s", "3 min", "2 h"]
     assert seconds(2.4, whole=True) == "2 s"
+    assert [seconds(value) for value in (300_000, 1e9, 1e300)] == ["3 days", "11,574 days", "over 100 years"]
     assert number(8192) == "8,192"
 
 

@@ -96,6 +96,16 @@ def test_an_unknown_exception_is_one_line(home: Path, capsys: Streams, monkeypat
     assert "Traceback" not in err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use stays")
+def test_a_folder_that_is_gone_is_told(tmp_path: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGELLM_HOME", "relative")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["list"]) == 2
+    assert "error: the folder that this runs in is not there any more" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("how", ["before", "after", "environment"])
 def test_debug_shows_the_traceback(how: str, home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edgellm.cli.models, "list_models", explode(ZeroDivisionError("by zero")))
