@@ -257,10 +257,10 @@ class Notice:
             path.unlink(missing_ok=True)
 
     async def keep(self) -> None:
-        """Put it up again when somebody has cleared it away: without it nobody finds, or can end, this daemon."""
+        """Put it up again when it was cleared away or damaged: without it nobody finds, or can end, this daemon."""
         while True:
             await asyncio.sleep(NOTICE_S)
-            if not info_path(self._paths).exists():
+            if read_info(self._paths) != self._info:
                 with contextlib.suppress(OSError):
                     self.put_up()
 

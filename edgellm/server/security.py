@@ -19,7 +19,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
@@ -145,6 +145,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # nothing else is served
+        scope = _in_origin_form(scope)
         headers = Headers(scope=scope)
         extra = _ALWAYS | {"x-request-id": request_id(headers)}
         started = False
@@ -236,6 +237,20 @@ class Guard:
             hint = "send it as it is, without content-encoding"
             error = ErrorInfo("unsupported_media_type", "a request's body must not be compressed", hint)
         return error_response(error, scope["path"], 415)
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """A request whose target is a whole address, as proxies' clients send it, as if it named the path alone.
+
+    The address' host counts then, and the header's does not (RFC 9112, 3.2.2).
+    """
+    raw: bytes = scope.get("raw_path", b"")
+    if raw[:7].lower() != b"http://":
+        return scope
+    authority, slash, rest = raw[7:].partition(b"/")
+    path = slash + rest or b"/"
+    headers = [(b"host", authority), *(each for each in scope["headers"] if each[0] != b"host")]
+    return {**scope, "raw_path": path, "path": unquote(path.decode("latin-1")), "headers": headers}
 
 
 def _log_failure(request: str, error: Exception) -> None:

@@ -43,6 +43,25 @@ def test_case_01_the_host_is_checked_though_every_address_listens_and_the_key_is
 
 
 @pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://localhost:1/health", "evil.com", 200),  # whose header does not count then
+        ("HTTP://127.0.0.1/health?x=/", "evil.com", 200),
+        ("http://localhost", "localhost", 200),
+        ("http://evil.com/health", "localhost", 403),
+        ("http://localhost@evil.com/health", "localhost", 403),
+        ("http:///health", "localhost", 403),
+        ("http://localhost//health", "localhost", 404),
+        ("https://localhost/health", "localhost", 404),
+    ],
+)
+def test_case_01_a_target_that_is_a_whole_address(target: str, host: str, status: int, server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert connection.recv(1 << 16).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@pytest.mark.parametrize(
     "digest", ["sha256:../../etc/passwd", "sha256:" + "0" * 63, "sha256:" + "0" * 65, "sha256-" + "0" * 64 + "/../x"]
 )
 def test_case_06_a_digest_is_no_name(digest: str, server: Server) -> None:

@@ -197,10 +197,17 @@ def test_but_not_of_one_that_answers(start: Start, paths: Paths) -> None:
     assert busy.poll() is None
 
 
-def test_a_notice_that_is_cleared_away_comes_back(start: Start, paths: Paths) -> None:
+@pytest.mark.parametrize("damage", [None, b"", b'{"url": "http://elsewhere", "pid": 1, "version": "0", "token": ""}'])
+def test_a_notice_that_is_cleared_away_or_damaged_comes_back(damage: bytes | None, start: Start, paths: Paths) -> None:
     process = start(0.0, detached=False)
     info = announced(paths, process)
     info_path(paths).unlink()
+    if damage is not None:
+        info_path(paths).write_bytes(damage)
+        deadline = time.monotonic() + 60
+        while read_info(paths) != info:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     assert announced(paths, process) == info
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 0
