@@ -55,11 +55,14 @@ class StepCosts:
     def observe(self, tokens: int, seconds: float, pairs: float = 0.0) -> None:
         """Learn from a step of `tokens` tokens over all rows."""
         index = bisect.bisect_left(_EDGES, tokens)
+        if (expected := self.predict(tokens, pairs)) > 0:  # 0: nothing is known, or a clock was too coarse
+            # One slow step (a page fault, a busy machine, a sleep) must not look like the new truth; in a class that is
+            # new it would stay: sizes that look too slow are not tried again.
+            seconds = min(seconds, 4 * expected)
         if (known := self._classes.get(index)) is None:
             self._classes[index] = _Class(tokens, seconds, pairs / tokens)
         else:
-            # One slow step (a page fault, a busy machine) must not look like the new truth.
-            known.observe(tokens, min(seconds, 4 * self.predict(tokens, pairs)), pairs / tokens)
+            known.observe(tokens, seconds, pairs / tokens)
         self._pair_s = (self._slope(wide=False), self._slope(wide=True))
         self._points = sorted((each.tokens, self._base_of(each)) for each in self._classes.values())
 

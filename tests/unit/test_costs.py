@@ -97,3 +97,24 @@ def test_attention_is_guessed_at_before_any_was_measured() -> None:
     for depth in (128, 628, 1128, 1628) * 4:  # it costs nothing, as it turns out
         costs.observe(256, 0.256, pairs=256 * depth)
     assert costs.predict(256, 256 * 1628) == pytest.approx(0.256, rel=0.02)
+
+
+def test_a_sleep_in_the_first_step_of_a_size_is_not_its_time() -> None:
+    costs = StepCosts()
+    costs.observe(1, 0.01)
+    costs.observe(256, 0.2)
+    costs.observe(512, 30_000.0)
+    assert costs.predict(512) <= 4 * 0.4
+    for _ in range(20):
+        costs.observe(512, 0.4)
+    assert costs.fits(0.45, 1, 512) == 512
+
+
+def test_a_clock_too_coarse_for_a_step_is_not_believed_for_ever() -> None:
+    costs = StepCosts()
+    costs.observe(1, 0.0)
+    for _ in range(20):
+        costs.observe(1, 0.01)
+        costs.observe(64, 0.1)
+    assert costs.predict(1) > 0.005
+    assert costs.predict(64) > 0.05
