@@ -9,6 +9,7 @@ from edgellm.paths import default_paths
 from edgellm.units import number, size
 
 COLUMNS = ("NAME", "TITLE", "TYPE", ">SIZE", ">TRAINED", "LICENCE", "NOTE")
+SPARE = ("TITLE", "LICENCE", "TRAINED", "TYPE", "NOTE")
 
 
 def list_catalogue(*, json: bool, quiet: bool) -> None:
@@ -23,7 +24,7 @@ def list_catalogue(*, json: bool, quiet: bool) -> None:
         for entry in entries:
             output.line(str(entry.name))
     else:
-        output.table(COLUMNS, [_row(entry, here=entry.name in here) for entry in entries])
+        output.table(COLUMNS, [_row(entry, here=entry.name in here) for entry in entries], SPARE)
 
 
 def _row(entry: CatalogueEntry, *, here: bool) -> list[str]:

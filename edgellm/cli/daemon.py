@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from edgellm.cli.lenient import settings_or_defaults
 from edgellm.cli.output import Output
 from edgellm.client import DaemonClient
 from edgellm.config import load_settings
@@ -15,12 +16,15 @@ from edgellm.paths import Paths, default_paths
 from edgellm.units import number, seconds, size
 
 COLUMNS = ("NAME", "STATE", "ENGINE", ">SIZE", ">CONTEXT", ">KV", ">RUNNING", ">WAITING", "UNLOADS")
+SPARE = ("ENGINE", "CONTEXT", "SIZE", "KV", "WAITING", "RUNNING")
 
 
 def list_running(*, json: bool) -> None:
     """Print the models in memory; none when no daemon runs."""
     output = Output(json=json)
-    client = DaemonClient.find(default_paths())
+    paths = default_paths()
+    settings_or_defaults(paths, output)
+    client = DaemonClient.find(paths)
     models: list[LoadedModel] = []
     if client is not None:
         with client:
@@ -31,7 +35,7 @@ def list_running(*, json: bool) -> None:
     elif not models:
         output.note("no daemon is running" if client is None else "no model is loaded")
     else:
-        output.table(COLUMNS, [_row(model, time.time()) for model in models])
+        output.table(COLUMNS, [_row(model, time.time()) for model in models], SPARE)
         for model in models:
             if model.detail:
                 (output.note if model.state == "loading" else output.warn)(f"{model.name}: {model.detail}")
@@ -43,6 +47,7 @@ def stop(name: str | None, *, everything: bool, json: bool, quiet: bool) -> None
         raise InvalidRequest("name a model, or say --all", hint="`edgellm ps` lists what is loaded")
     output = Output(json=json, quiet=quiet)
     paths = default_paths()
+    settings_or_defaults(paths, output)
     if name is None:
         _end_daemon(paths, output)
         return

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from edgellm import __version__, plugins
-from edgellm.cli.link import running_daemon
+from edgellm.cli.link import DaemonState, running_daemon
 from edgellm.cli.output import Output
 from edgellm.cli.suggest import Means, next_step
 from edgellm.config import load_settings
@@ -77,15 +77,15 @@ def _print(report: Report, output: Output) -> None:
         output.pairs(getattr(report, title))
     for problem in report.problems:
         output.line()
-        output.line(f"{'broken' if problem.broken else 'note'}: {problem.what}")
-        output.line(f"  mend: {problem.mend}")
+        output.sentence(f"{'broken' if problem.broken else 'note'}: {problem.what}")
+        output.sentence(f"  mend: {problem.mend}")
     output.line()
     broken = sum(problem.broken for problem in report.problems)
     if broken:
-        output.line(f"{broken} {'thing is' if broken == 1 else 'things are'} broken.")
+        output.sentence(f"{broken} {'thing is' if broken == 1 else 'things are'} broken.")
     else:
-        output.line("Everything that edgellm needs is here.")
-    output.line(f"next: {report.next}")
+        output.sentence("Everything that edgellm needs is here.")
+    output.sentence(f"next: {report.next}")
 
 
 def diagnose(paths: Paths) -> Report:
@@ -95,9 +95,9 @@ def diagnose(paths: Paths) -> Report:
     _settings(report, paths)
     _engines(report)
     listing = _models(report, paths)
-    _daemon(report, paths)
+    daemon = _daemon(report, paths)
     _places(report, paths)
-    report.next = _next(report, listing, paths)
+    report.next = _next(report, listing, daemon, paths)
     return report
 
 
@@ -183,17 +183,17 @@ def _models(report: Report, paths: Paths) -> Listing:
     return listing
 
 
-def _daemon(report: Report, paths: Paths) -> None:
+def _daemon(report: Report, paths: Paths) -> DaemonState | None:
     try:
         daemon = running_daemon(paths)
     except EdgeError as error:
         _add(report, error)
         report.daemon["state"] = "does not answer"
-        return
+        return None
     report.figures["daemon"] = None if daemon is None else msgspec.to_builtins(daemon)
     if daemon is None:
         report.daemon["state"] = "not running; commands that need it start it"
-        return
+        return None
     if daemon.version != __version__:
         what = f"the running daemon is edgellm {daemon.version}, this is {__version__}"
         report.add(what, "`edgellm stop --all` ends it; the next command starts the right one")
@@ -202,6 +202,7 @@ def _daemon(report: Report, paths: Paths) -> None:
         "url": daemon.url,
         "loaded": ", ".join(daemon.loaded) or "no model",
     }
+    return daemon
 
 
 def _places(report: Report, paths: Paths) -> None:
@@ -214,12 +215,13 @@ def _places(report: Report, paths: Paths) -> None:
     }
 
 
-def _next(report: Report, listing: Listing, paths: Paths) -> str:
+def _next(report: Report, listing: Listing, daemon: DaemonState | None, paths: Paths) -> str:
     broken = next((problem for problem in report.problems if problem.broken), None)
     if broken is not None:
         return f"mend what is broken: {broken.mend}"
     found = report.figures
-    step = next_step(listing.manifests, paths, Means(found["memory_free"], found["disk_free"], found["cores"]))
+    means = Means(found["memory_free"], found["disk_free"], found["cores"])
+    step = next_step(listing.manifests, paths, means, daemon)
     if shutil.which("edgellm") is None:
         return f"{step} (the command is {Path(sys.executable).parent / 'edgellm'} here)"
     return step

@@ -53,7 +53,9 @@ def _list(paths: Paths, output: Output) -> None:
         return
     if found:
         now = time.time()
-        output.table(COLUMNS, [[key.name, f"{key.shown}…", ago(now - key.created.timestamp())] for key in found])
+        output.table(
+            COLUMNS, [[key.name, f"{key.shown}…", ago(now - key.created.timestamp())] for key in found], ("MADE",)
+        )
     if given:
         output.note(f"and {given} in the settings (api_keys)")
     elif not found:

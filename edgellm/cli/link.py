@@ -17,6 +17,7 @@ class DaemonState(msgspec.Struct, frozen=True):
     pid: int
     version: str
     loaded: list[str]
+    background: bool = False  # leaves when nobody wants anything of it
 
 
 def loaded_models(paths: Paths) -> dict[str, LoadedModel]:
@@ -50,4 +51,5 @@ def running_daemon(paths: Paths) -> DaemonState | None:
         return None
     with client:
         info = client.info
-        return DaemonState(info.url, info.pid, info.version, [model.name for model in client.ps()])
+        names = [model.name for model in client.ps()]
+        return DaemonState(info.url, info.pid, info.version, names, background=bool(info.settings))

@@ -8,22 +8,24 @@ from typing import Any
 
 import msgspec
 
+from edgellm.cli.lenient import settings_or_defaults
 from edgellm.cli.link import loaded_models, stop_if_loaded
 from edgellm.cli.output import Output
-from edgellm.config import Settings, load_settings
+from edgellm.config import Settings
 from edgellm.contracts.request import Sampling
 from edgellm.contracts.status import LoadedModel
-from edgellm.errors import ConfigError, EdgeError, InvalidRequest, LibraryError
+from edgellm.errors import EdgeError, InvalidRequest, LibraryError
 from edgellm.formats.summary import ModelSummary
 from edgellm.library.manifest import Manifest
 from edgellm.library.names import ModelName
 from edgellm.library.store import Damaged, Store
-from edgellm.paths import Paths, default_paths
+from edgellm.paths import default_paths
 from edgellm.placement.plan import everyday_context
 from edgellm.units import ago, number, parameters, size
 
 # The context is the one a model has, or would get; the other what its authors trained it for.
 COLUMNS = ("NAME", ">PARAMS", "TYPE", ">SIZE", ">CONTEXT", ">TRAINED", "USED", "NOTE")
+SPARE = ("TRAINED", "USED", "PARAMS", "TYPE", "CONTEXT", "NOTE")
 SORTS = ("name", "params", "size", "context", "used")
 _NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -42,12 +44,13 @@ def list_models(sort: str, *, json: bool, quiet: bool) -> None:
             output.line(str(manifest.full_name))
         return
     loaded = loaded_models(paths)
+    settings = settings_or_defaults(paths, output)
     if json:
-        models = [_document(store, manifest, loaded, paths) for manifest in manifests]
+        models = [_document(store, manifest, loaded, settings) for manifest in manifests]
         output.document({"models": models, "damaged": [_damage(damaged) for damaged in listing.damaged]})
         return
     if manifests:
-        output.table(COLUMNS, [_row(store, manifest, loaded, _settings(paths)) for manifest in manifests])
+        output.table(COLUMNS, [_row(store, manifest, loaded, settings) for manifest in manifests], SPARE)
     elif not listing.damaged:
         output.note("no models yet; `edgellm pull smollm2:135m` fetches a small one to start with")
     for damaged in listing.damaged:
@@ -62,10 +65,10 @@ def show_model(name: str, *, json: bool) -> None:
     manifest = store.require(name)
     path = store.model_path(manifest)
     loaded = loaded_models(paths)
+    settings = settings_or_defaults(paths, output)
     if json:
-        output.document(_document(store, manifest, loaded, paths))
+        output.document(_document(store, manifest, loaded, settings))
         return
-    settings = _settings(paths)
     summary = manifest.summary
     output.line(str(manifest.full_name))
     output.pairs(
@@ -147,14 +150,6 @@ def _order(sort: str, store: Store) -> Callable[[Manifest], Any]:
     return keys[sort]
 
 
-def _settings(paths: Paths) -> Settings:
-    """Those in force; the defaults where they cannot be read, for that is told elsewhere."""
-    try:
-        return load_settings(paths, {}).settings
-    except ConfigError:
-        return Settings()
-
-
 def _context(manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings) -> int:
     """The longest conversation, tokens: as it is loaded, else as it would be, given the memory."""
     here = loaded.get(str(manifest.full_name))
@@ -189,7 +184,9 @@ def _note(model: LoadedModel | None) -> str:
     return "loaded" if model.state == "ready" else model.state
 
 
-def _document(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel], paths: Paths) -> dict[str, Any]:
+def _document(
+    store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel], settings: Settings
+) -> dict[str, Any]:
     """A model as JSON: the manifest under its full name, its path, and whether it is loaded, with what context.
 
     `summary.context` is the trained one.
@@ -203,7 +200,7 @@ def _document(store: Store, manifest: Manifest, loaded: Mapping[str, LoadedModel
         "path": str(store.model_path(manifest)),
         "used": used.isoformat() if used else None,
         "loaded": str(manifest.full_name) in loaded,
-        "context": _context(manifest, loaded, _settings(paths)),
+        "context": _context(manifest, loaded, settings),
     }
 
 

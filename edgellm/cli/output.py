@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from edgellm.cli.columns import laid_out
 from edgellm.cli.terminal import encodes, has_colour, is_terminal, width
 from edgellm.errors import EdgeError
 from edgellm.inert import inert, label
@@ -41,6 +42,10 @@ class Output:
         self.clear_status()
         sys.stdout.write(inert(text) + "\n")
 
+    def sentence(self, text: str) -> None:
+        """The same for what is to be read, not copied: on a terminal folded at spaces, below its own indentation."""
+        self.line(_wrapped(inert(text), sys.stdout))
+
     def document(self, value: object) -> None:
         """The command's whole result as one JSON document on stdout; of a name that is no text, as much as is one."""
         import msgspec
@@ -52,17 +57,21 @@ class Output:
         encoded = msgspec.json.format(encoded, indent=2)
         sys.stdout.write(encoded.decode("utf-8", errors="replace") + "\n")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table on stdout; a column whose name starts with ">" is aligned right."""
-        names = [name.removeprefix(">") for name in columns]
-        cells = [names, *[[inert(cell) for cell in row] for row in rows]]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
-        for row in cells:
-            parts = [
-                cell.rjust(wide) if name.startswith(">") else cell.ljust(wide)
-                for cell, wide, name in zip(row, widths, columns, strict=True)
-            ]
-            sys.stdout.write("  ".join(parts).rstrip() + "\n")
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> None:
+        """A table on stdout; a column whose name starts with ">" is aligned right.
+
+        Where a terminal is too narrow, columns in `spare` are left out, the first of them first, which a footer says;
+        and where that is not enough, each row becomes lines of names and values.
+        """
+        room = width() if is_terminal(sys.stdout) else None
+        laid = laid_out(columns, [[inert(cell) for cell in row] for row in rows], spare, room)
+        for line in laid.lines:
+            self.line(line)
+        for first, rest in laid.rows:
+            self.line(first)
+            self.pairs({name: value for name, value in rest.items() if value})
+        if laid.left_out:
+            self.footer(f"a wider terminal shows more: {', '.join(laid.left_out).lower()}")
 
     def pairs(self, rows: Mapping[str, str]) -> None:
         """Names and values below each other on stdout, indented; on a terminal long values are wrapped at spaces."""
@@ -77,24 +86,26 @@ class Output:
     def note(self, text: str) -> None:
         """Something worth knowing, on stderr; not in quiet or JSON mode."""
         if not (self.quiet or self.json):
-            self._say(_wrapped(inert(text)))
+            self._say(_wrapped(inert(text), sys.stderr))
 
     def footer(self, text: str) -> None:
         """A note in faint letters, wrapped at spaces on a terminal."""
         if not (self.quiet or self.json):
-            self._say(styled("dim", _wrapped(inert(text))))
+            self._say(styled("dim", _wrapped(inert(text), sys.stderr)))
 
     def warn(self, text: str) -> None:
         """Something the user should act on, on stderr in every mode."""
-        self._say(_wrapped(f"warning: {inert(text)}").replace("warning:", styled("warn", "warning:"), 1))
+        told = _wrapped(f"warning: {inert(text)}", sys.stderr)
+        self._say(told.replace("warning:", styled("warn", "warning:"), 1))
 
     def error(self, error: EdgeError) -> None:
         """An error and the way out, on stderr; in JSON mode also as the document on stdout."""
         if self.json:
             self.document({"error": error.info})
-        self._say(_wrapped(f"error: {inert(error.message)}").replace("error:", styled("error", "error:"), 1))
+        told = _wrapped(f"error: {inert(error.message)}", sys.stderr)
+        self._say(told.replace("error:", styled("error", "error:"), 1))
         if error.hint:
-            self._say(_wrapped(f"hint: {inert(error.hint)}"))
+            self._say(_wrapped(f"hint: {inert(error.hint)}", sys.stderr))
 
     def status(self, text: str) -> None:
         """Replace the status line, which stays on a terminal until the next output; nothing elsewhere."""
@@ -190,18 +201,17 @@ def styled(style: str, text: str) -> str:
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if has_colour(sys.stderr) else text
 
 
-def _wrapped(text: str) -> str:
+def _wrapped(text: str, stream: TextIO) -> str:
     """On a terminal: lines that are too long for it, broken at spaces, as far as there are some."""
-    if not is_terminal(sys.stderr):
+    if not is_terminal(stream):
         return text
     room = width() - 1
-    broken = [
-        textwrap.fill(line, room, drop_whitespace=True, break_long_words=False, break_on_hyphens=False)
-        if len(line) > room
-        else line
-        for line in text.split("\n")
-    ]
-    return "\n".join(broken)
+    return "\n".join(_folded(line, room) if len(line) > room else line for line in text.split("\n"))
+
+
+def _folded(line: str, room: int) -> str:
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    return textwrap.fill(line, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _mib(count: int) -> int:

@@ -132,8 +132,10 @@ def _file(path: Path) -> ModelFile:
 def _show(subject: Subject, plan: Plan, settings: Settings, output: Output) -> None:
     about, placement = summarise(subject.model), plan.placement
     facts = [about.architecture, parameters(about.parameters), about.quantization, f"{about.layers} layers"]
-    output.line(" · ".join([subject.name, *facts, title_of(subject.engine)]))
-    output.line(f"RAM  {_bar(plan.total, plan.room.budget)}  {size(plan.total)} of {size(max(0, plan.room.budget))}")
+    output.sentence(" · ".join([subject.name, *facts, title_of(subject.engine)]))
+    output.sentence(
+        f"RAM  {_bar(plan.total, plan.room.budget)}  {size(plan.total)} of {size(max(0, plan.room.budget))}"
+    )
     needs = plan.needs
     rows = {
         "weights": size(needs.weights),
@@ -161,7 +163,7 @@ def _show_embedder(name: str, fit: Fit, output: Output) -> None:
     if output.json:
         output.document({"name": name} | msgspec.to_builtins(fit))
     else:
-        output.line(f"{name} · {fit}")
+        output.sentence(f"{name} · {fit}")
 
 
 def _kinds(subject: Subject, plan: Plan) -> dict[str, str]:
@@ -227,7 +229,7 @@ def _show_disk(plan: Plan, speed: DiskSpeed | None, output: Output) -> None:
         return
     told = f"{_tokens(speed.slowest)} to {_tokens(speed.fastest)} tok/s at {rate(speed.rate)}"
     state = "runs partly from disk" if plan.disk else "could run partly from disk (EDGELLM_SPILL=1)"
-    output.line(f"{state}: each token needs {size(speed.touched)} of weights, {told}")
+    output.sentence(f"{state}: each token needs {size(speed.touched)} of weights, {told}")
 
 
 def _tokens(count: float) -> str:
@@ -244,11 +246,11 @@ def _show_entry(entry: CatalogueEntry, settings: Settings, output: Output) -> No
         output.document(known | {"from": "catalogue"})
         return
     facts: Sequence[str] = [entry.title, entry.quantization, f"{number(entry.context)} tokens" if entry.context else ""]
-    output.line(" · ".join([str(entry.name), *(fact for fact in facts if fact)]))
+    output.sentence(" · ".join([str(entry.name), *(fact for fact in facts if fact)]))
     if entry.size:
-        output.line(f"RAM  {_bar(entry.size, room)}  {size(entry.size)} of {size(max(0, room))}, weights alone")
+        output.sentence(f"RAM  {_bar(entry.size, room)}  {size(entry.size)} of {size(max(0, room))}, weights alone")
     else:
-        output.line(f"RAM  {size(max(0, room))} can be used; how large the model is shows when it is pulled")
+        output.sentence(f"RAM  {size(max(0, room))} can be used; how large the model is shows when it is pulled")
     output.note(
         f"from the catalogue: it is not here. Its header says the rest: `edgellm pull {entry.name}`, then plan again"
     )

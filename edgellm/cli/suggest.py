@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from edgellm.cli.link import DaemonState
 from edgellm.errors import EdgeError
 from edgellm.library.catalogue import STARTER, Catalogue
 from edgellm.library.catalogue_file import CatalogueEntry
@@ -30,15 +31,22 @@ class Means(msgspec.Struct, frozen=True):
     cores: int
 
 
-def next_step(manifests: Sequence[Manifest], paths: Paths, means: Means) -> str:
-    """One sentence with a command to copy."""
+def next_step(manifests: Sequence[Manifest], paths: Paths, means: Means, daemon: DaemonState | None = None) -> str:
+    """One sentence with a command to copy. `daemon`: the one that runs."""
     answers = [m for m in manifests if m.summary.has_chat_template and not m.summary.embeds]
     writes = [m for m in manifests if not m.summary.embeds]
     if answers:
-        return f"`edgellm run {answers[0].full_name}` starts a conversation, `edgellm serve` answers programs"
+        return f"`edgellm run {answers[0].full_name}` starts a conversation, {_for_programs(daemon)}"
     if writes:
         return f'`edgellm run {writes[0].full_name} "The sky is"` continues your text; {_pull(paths, means)}'
     return _pull(paths, means)
+
+
+def _for_programs(daemon: DaemonState | None) -> str:
+    if daemon is None:
+        return "`edgellm serve` answers programs"
+    leaves = " until nobody asks for a while; `edgellm serve` stays" if daemon.background else ""
+    return f"programs are answered at {daemon.url}/v1{leaves}"
 
 
 def _pull(paths: Paths, means: Means) -> str:

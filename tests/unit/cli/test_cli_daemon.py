@@ -66,6 +66,18 @@ def test_stop(daemon: FakeClient, capsys: Streams) -> None:
     assert main(["stop", "--all"]) == 0
 
 
+@pytest.mark.parametrize("command", [["ps"], ["stop", "--all"], ["list"], ["show", "m"]])
+def test_commands_that_need_no_settings_warn_of_wrong_ones(
+    command: list[str], daemon: FakeClient, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("m")
+    assert main(command) == 0
+    assert "warning" not in capsys.readouterr().err
+    monkeypatch.setenv("EDGELLM_PROT", "8080")
+    assert main(command) == 0
+    assert "warning: unknown setting EDGELLM_PROT in the environment; did you mean" in capsys.readouterr().err
+
+
 def test_serve_flags_become_settings(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams) -> None:
     seen: list[Any] = []
 
@@ -172,6 +184,11 @@ def test_doctor_with_models_and_daemon(daemon: FakeClient, capsys: Streams, monk
     assert report["ok"] is True
     assert report["daemon"]["loaded"] == "m:latest"
     assert "edgellm run m:latest" in report["next"]
+    assert "starts a conversation, programs are answered at http://127.0.0.1:1/v1" in report["next"]
+    assert "edgellm serve" not in report["next"]
+    daemon.settings = {"port": "1"}  # in the background: it says what it was started with
+    assert main(["doctor", "--json"]) == 0
+    assert "until nobody asks for a while; `edgellm serve` stays" in json.loads(capsys.readouterr().out)["next"]
     assert report["figures"]["models"] == ["m:latest"]
     assert report["figures"]["daemon"]["loaded"] == ["m:latest"]
     assert report["figures"]["engines"]["llamacpp"]["version"] == "1.2"

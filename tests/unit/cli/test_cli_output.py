@@ -100,6 +100,37 @@ def test_long_lines_are_broken_at_spaces_on_a_terminal_and_left_alone_in_a_pipe(
     assert " ".join(lines).split() == told.split(), "nothing is lost"
 
 
+def test_a_table_on_a_narrow_terminal_spares_columns_and_then_becomes_lines(
+    capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = (("NAME", ">SIZE", "NOTE"), [["smollm2:135m", "94 MiB", "loaded"], ["m", "1 GiB", ""]], ("NOTE", "SIZE"))
+    output = edgellm.cli.output.Output()
+    monkeypatch.setenv("COLUMNS", "24")
+    output.table(*table)
+    whole = "NAME            SIZE  NOTE\nsmollm2:135m  94 MiB  loaded\nm              1 GiB\n"
+    assert capsys.readouterr() == (whole, ""), "in a pipe all of it is wanted"
+    at_terminal(monkeypatch, edgellm.cli.output)
+    output.table(*table)
+    out, err = capsys.readouterr()
+    assert out == "NAME            SIZE\nsmollm2:135m  94 MiB\nm              1 GiB\n"
+    assert err == "a wider terminal shows\nmore: note\n"
+    output.table(("NAME", "GOES ON WITH"), [["m", "edgellm pull hf:org/m"]])
+    assert capsys.readouterr() == ("m\n  goes on with  edgellm pull\n                hf:org/m\n", "")
+    monkeypatch.setenv("COLUMNS", "80")
+    output.table(*table)
+    assert capsys.readouterr() == (whole, "")
+
+
+def test_a_sentence_is_folded_below_its_indentation(capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "  mend: free some space, or take another folder"
+    edgellm.cli.output.Output().sentence(text)
+    assert capsys.readouterr().out == text + "\n"
+    at_terminal(monkeypatch, edgellm.cli.output)
+    edgellm.cli.output.Output().sentence(text)
+    assert capsys.readouterr().out == "  mend: free some space, or\n  take another folder\n"
+
+
 def test_a_document_holds_what_is_text_of_a_name_that_is_none(capsys: Streams) -> None:
     edgellm.cli.output.Output(json=True).document({"file\udcff": ["/a\udcff.gguf", 1]})
     assert json.loads(capsys.readouterr().out) == {"file\ufffd": ["/a\ufffd.gguf", 1]}
