@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgellm.contracts.embedding import EmbeddingPlugin, EmbeddingRunner
 from edgellm.contracts.engine import Available, CostModel, ModelFile, Placement, Tokenizer, Unavailable
+from edgellm.contracts.kernels import KernelChoice, KernelReport
 from edgellm.contracts.runner import TokenRunner
 from edgellm.errors import LoadFailed, pip_install
 from edgellm.formats.summary import makes_embeddings
@@ -75,6 +76,21 @@ class LlamaCppPlugin:
         if not hint and outdated():
             hint = _REBUILD_OLD
         return Available(version=str(llama_cpp.__version__), detail=features.strip(" |\n"), hint=hint)
+
+    def kernels(self) -> KernelReport:
+        """Whose kernels this build has: told from its file, for llama.cpp itself does not say."""
+        from edgellm_llamacpp.amx import has_amx, sound
+        from edgellm_llamacpp.native import import_binding
+        from edgellm_llamacpp.repacking import cpu_flags, own_attention, own_kernels
+
+        api = import_binding()
+        fitting = "" if "avx2" in cpu_flags() else "this CPU has no AVX2"
+        amx = "it has AMX for that" if has_amx(api) and sound(api) else ""
+        choices = (
+            _choice("linear", "rows side by side", own_kernels(), fitting or amx),
+            _choice("attention", "a lane for each cell", own_attention(), fitting),
+        )
+        return KernelReport("cpu", choices)
 
     def supports(self, model: ModelFile) -> str | None:
         """Refuses only what certainly cannot generate text; which architectures it knows, loading tells."""
@@ -168,6 +184,14 @@ class LlamaCppPlugin:
         model, vocabulary = self._open.get(key), self._vocabularies.get(key)
         if model is not None and vocabulary is not None:
             vocabulary.move(model)
+
+
+def _choice(op: str, own: str, built: bool, obstacle: str) -> KernelChoice:
+    """`own`: what edgellm's kernel does; `built`: this build has it; `obstacle`: why this CPU does without."""
+    if built and not obstacle:
+        return KernelChoice(op, "edgellm", f"{own}, for the types that it knows; llama.cpp's for all others")
+    why_not = obstacle or "it is not in this build"
+    return KernelChoice(op, "llama.cpp", "it brings its own", (("edgellm", why_not),))
 
 
 def _incomplete(model: ModelFile) -> str | None:

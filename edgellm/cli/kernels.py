@@ -1,4 +1,4 @@
-"""`edgellm doctor --kernels`: what computes each operation of the engines that choose among kernels, and why."""
+"""`edgellm doctor --kernels`: what computes each operation of every engine, as far as they say, and why."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from edgellm.contracts.kernels import KernelReport
 
 
 def explain(*, json: bool) -> None:
-    """Print the choices of every engine that has some to make."""
+    """Print the choices of every engine; of one that has none to make, that it brings its own."""
     output = Output(json=json)
-    found = {name: report for name in plugins.engine_names() if (report := plugins.kernels(name)) is not None}
+    found = {name: plugins.kernels(name) for name in plugins.engine_names()}
     if json:
-        output.document({"kernels": {name: msgspec.to_builtins(report) for name, report in found.items()}})
+        told = {name: msgspec.to_builtins(report) for name, report in found.items() if report is not None}
+        output.document({"kernels": told})
         return
     for name, report in found.items():
         _print(plugins.title(name), report, output)
     if not found:
-        output.line("No engine here chooses among kernels: llama.cpp brings its own.")
+        output.sentence("No engine is installed, so nothing is computed.")
 
 
-def _print(title: str, report: KernelReport | Unavailable, output: Output) -> None:
+def _print(title: str, report: KernelReport | Unavailable | None, output: Output) -> None:
+    if report is None:
+        output.sentence(f"{title}: brings its own, and does not choose among them")
+        return
     if isinstance(report, Unavailable):
-        output.line(f"{title}: not available: {report.reason}")
-        output.line(f"  mend: {report.hint}")
+        output.sentence(f"{title}: not available: {report.reason}")
+        output.sentence(f"  mend: {report.hint}")
         return
     output.line(f"{title} on {report.device}")
     rows: dict[str, str] = {}

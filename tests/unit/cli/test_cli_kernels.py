@@ -74,12 +74,49 @@ def test_without_torch_it_says_what_mends_it(monkeypatch: pytest.MonkeyPatch, ca
     assert json.loads(capsys.readouterr().out)["kernels"]["torch"]["reason"] == "torch is not installed"
 
 
-def test_engines_without_choices_are_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Streams) -> None:
+def test_an_engine_without_choices_brings_its_own(monkeypatch: pytest.MonkeyPatch, capsys: Streams) -> None:
+    install(monkeypatch, SimpleNamespace(name="parrot", title="Parrot"), "parrot")
+    assert main(["doctor", "--kernels"]) == 0
+    assert capsys.readouterr().out == "Parrot: brings its own, and does not choose among them\n"
+    assert main(["doctor", "--kernels", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"kernels": {}}
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [])
+    assert main(["doctor", "--kernels"]) == 0
+    assert capsys.readouterr().out == "No engine is installed, so nothing is computed.\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "built", "amx", "linear", "attention"),
+    [
+        ({"avx2"}, True, False, "edgellm: rows side by side", "edgellm: a lane for each cell"),
+        ({"avx2"}, True, True, "not edgellm: it has AMX for that", "edgellm: a lane for each cell"),
+        ({"avx2"}, False, False, "not edgellm: it is not in this build", "not edgellm: it is not in this build"),
+        ({"asimddp"}, False, False, "not edgellm: this CPU has no AVX2", "not edgellm: this CPU has no AVX2"),
+    ],
+)
+def test_llama_cpp_says_whose_kernels_its_build_has(
+    flags: set[str],
+    built: bool,
+    amx: bool,
+    linear: str,
+    attention: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Streams,
+) -> None:
+    from edgellm_llamacpp import repacking
     from edgellm_llamacpp.plugin import plugin
 
     install(monkeypatch, plugin, "llamacpp")
+    monkeypatch.setattr(repacking, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(repacking, "own_kernels", lambda: built)
+    monkeypatch.setattr(repacking, "own_attention", lambda: built)
+    monkeypatch.setattr("edgellm_llamacpp.amx.has_amx", lambda api: amx)
+    monkeypatch.setattr("edgellm_llamacpp.amx.sound", lambda api: True)
     assert main(["doctor", "--kernels"]) == 0
-    assert "No engine here chooses among kernels" in capsys.readouterr().out
+    title, first, second = capsys.readouterr().out.splitlines()
+    assert title == "llama.cpp on cpu"
+    assert linear in first
+    assert attention in second
 
 
 def test_an_engine_that_fails_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Streams) -> None:
