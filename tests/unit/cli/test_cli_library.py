@@ -185,6 +185,7 @@ def test_pull_what_is_there_and_what_does_not_fit(
     out, err = capsys.readouterr()
     assert "ready." in out
     assert "warning: " in err
+    assert "\nmine:latest  A Model ␛[2J · llama · Q4_1 · 4 B · Apache-2.0\n" in err  # what it turned out to be
 
 
 def test_fit_of_a_real_model(smollm2: Path) -> None:

