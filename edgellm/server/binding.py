@@ -6,6 +6,8 @@ import contextlib
 import errno
 import ipaddress
 import socket
+from collections.abc import Sequence
+from pathlib import PurePath
 
 from edgellm.config import Settings
 from edgellm.errors import ConfigError, DaemonError
@@ -78,9 +80,10 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _unbound(settings: Settings, error: OSError) -> DaemonError | ConfigError:
     host, port = settings.host, settings.port
     if error.errno == errno.EADDRINUSE:
+        whom, own = _by_whom(port)
+        ends = "`edgellm stop --all` with the EDGELLM_HOME that it was started with ends it; or " if own else ""
         return DaemonError(
-            f"port {port} on {host} is taken{_by_whom(port)}",
-            hint="choose another with --port, or 0 for any free one",
+            f"port {port} on {host} is taken by {whom}", hint=f"{ends}choose another with --port, or 0 for any free one"
         )
     if error.errno == errno.EACCES:
         return DaemonError(f"port {port} needs rights this user lacks", hint="choose one above 1023 with --port")
@@ -91,12 +94,25 @@ def _unbound(settings: Settings, error: OSError) -> DaemonError | ConfigError:
     )
 
 
-def _by_whom(port: int) -> str:
-    """The process that listens there, where the system tells."""
+def _by_whom(port: int) -> tuple[str, bool]:
+    """Who listens there, where the system tells; and whether that is a daemon of ours: another home's, for one home has
+    one only.
+    """
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError, RuntimeError):
         for connection in psutil.net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    return " by another program"
+                process = psutil.Process(connection.pid)
+                own = is_ours(process.cmdline())
+                name = "an edgellm daemon of another home" if own else process.name()
+                return f"{name} (pid {connection.pid})", own
+    return "another program", False
+
+
+def is_ours(command: Sequence[str]) -> bool:
+    """Whether a command line is one of those that start a daemon: `edgellm serve`, or the module of one in the
+    background.
+    """
+    served = "serve" in command and any(PurePath(part).stem == "edgellm" for part in command)
+    return served or "edgellm.server.daemon" in command

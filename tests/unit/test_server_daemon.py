@@ -26,7 +26,7 @@ from edgellm.client import DaemonInfo, info_path, read_info
 from edgellm.config import Settings
 from edgellm.errors import ConfigError, DaemonError
 from edgellm.paths import Paths
-from edgellm.server.binding import bind, url_of
+from edgellm.server.binding import bind, is_ours, url_of
 from edgellm.server.body import Limits
 from edgellm.server.web import told_now_and_then, web_server
 
@@ -291,6 +291,33 @@ def test_a_taken_port_names_who_has_it() -> None:
         assert "--port" in (caught.value.hint or "")
         with bind(Settings(port=port), any_port=True) as other:
             assert other.getsockname()[1] != port
+
+
+def test_a_port_taken_by_another_home_s_daemon_says_so(paths: Paths) -> None:
+    argv = [sys.executable, "-m", "edgellm.server.daemon", "--detached", "--settings", '{"port": 0}']
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    try:
+        port = int(announced(paths, process).url.rpartition(":")[2])
+        with pytest.raises(DaemonError, match=rf"an edgellm daemon of another home \(pid {process.pid}\)") as caught:
+            bind(Settings(port=port), any_port=False)
+        assert "EDGELLM_HOME" in str(caught.value.hint)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [
+        (["/usr/bin/python3", "/home/me/.local/bin/edgellm", "serve", "--port", "80"], True),
+        (["python.exe", "edgellm.exe", "serve"], True),
+        (["python3", "-P", "-m", "edgellm.server.daemon", "--detached"], True),
+        (["python3", "-m", "http.server", "--directory", "/srv/edgellm"], False),
+        ([], False),
+    ],
+)
+def test_a_daemon_is_known_by_its_command_line(command: list[str], own: bool) -> None:
+    assert is_ours(command) is own
 
 
 def test_addresses_that_are_not_here() -> None:
