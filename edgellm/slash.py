@@ -33,7 +33,7 @@ def find(name: str, commands: Mapping[str, T], aliases: Mapping[str, str]) -> T:
     return command
 
 
-def require_fitting(name: str, rest: str, usage: str) -> None:
+def require_fitting(name: str, rest: str, usage: str, meaning: str) -> None:
     """What follows the name is something that `usage` has a place for; only a VALUE may have several lines.
 
     Raises InvalidRequest: what a command would drop was meant for somebody.
@@ -43,5 +43,5 @@ def require_fitting(name: str, rest: str, usage: str) -> None:
         return
     raise InvalidRequest(
         f"nothing can follow the line of {name}" if takes else f"nothing can follow {name}",
-        hint="send what follows by itself; a space before the command makes all of it a question",
+        hint=f"{usage} alone: {meaning}; a space before the command makes all of it a question",
     )

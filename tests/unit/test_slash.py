@@ -45,15 +45,16 @@ def test_commands_are_found_by_name_and_alias_or_the_nearest_is_named() -> None:
 )
 def test_what_a_command_would_drop_or_misread_is_refused(usage: str, rest: str) -> None:
     name = usage.partition(" ")[0]
-    with pytest.raises(InvalidRequest, match=f"nothing can follow .*{name}"):
-        slash.require_fitting(name, rest, usage)
+    with pytest.raises(InvalidRequest, match=f"nothing can follow .*{name}") as caught:
+        slash.require_fitting(name, rest, usage, "what it does")
+    assert str(caught.value.hint).startswith(f"{usage} alone: what it does; ")
 
 
 @pytest.mark.parametrize(
     ("usage", "rest"), [("/new", ""), ("/model [NAME]", "m"), ("/set [NAME VALUE]", "system Be brief.\nBe kind.")]
 )
 def test_what_a_command_has_a_place_for_may_follow(usage: str, rest: str) -> None:
-    slash.require_fitting(usage.partition(" ")[0], rest, usage)
+    slash.require_fitting(usage.partition(" ")[0], rest, usage, "what it does")
 
 
 def test_what_follows_set() -> None:

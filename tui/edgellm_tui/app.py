@@ -172,7 +172,7 @@ class ChatApp(App[None]):
     async def _obey(self, message: messages.Commanded) -> None:
         try:
             command = slash.find(message.name, COMMANDS, ALIASES)
-            slash.require_fitting(message.name, message.rest, command.usage)
+            slash.require_fitting(message.name, message.rest, command.usage, command.meaning)
             done = command.run(self, message.rest)
             if done is not None:
                 await done

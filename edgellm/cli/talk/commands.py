@@ -39,7 +39,7 @@ class Leave(Exception):
 def execute(name: str, rest: str, conversation: Conversation, output: Output) -> str | None:
     """Do what was typed; a question to ask next, or None. Raises Leave, and InvalidRequest with the way out."""
     command = find(name, COMMANDS, ALIASES)
-    require_fitting(name, rest, command.usage)
+    require_fitting(name, rest, command.usage, command.meaning)
     return command.run(Call(conversation, rest, output))
 
 

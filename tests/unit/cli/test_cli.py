@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_fakes import FakeClient, Streams, explode, put
+from cli_fakes import FakeClient, Streams, at_terminal, explode, put
 
 import edgellm.cli.answer
+import edgellm.cli.app
 import edgellm.cli.daemon
 import edgellm.cli.doctor
 import edgellm.cli.models
@@ -23,7 +24,7 @@ from edgellm import __version__
 from edgellm.cli import habits
 from edgellm.cli.main import app, main
 from edgellm.config import fields, option
-from edgellm.errors import DaemonError, LibraryError
+from edgellm.errors import AppUnavailable, DaemonError, LibraryError
 
 
 def test_help_is_light_and_quick() -> None:
@@ -49,6 +50,17 @@ def test_help_is_light_and_quick() -> None:
 def test_no_arguments_print_help(capsys: Streams) -> None:
     assert main([]) == 0
     assert "edgellm pull smollm2:135m" in capsys.readouterr().out
+
+
+def test_help_in_place_of_the_chat_says_why(capsys: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_terminal(monkeypatch, edgellm.cli.app)
+    monkeypatch.setenv("TERM", "dumb")
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: edgellm")
+    assert "no chat here: it needs a terminal that can be drawn on, and TERM=dumb" in err
+    assert main(["chat"]) == AppUnavailable.exit_code
+    assert "TERM=dumb" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["version"]])

@@ -191,6 +191,7 @@ def test_settings(daemon: FakeClient, capsys: Streams, monkeypatch: pytest.Monke
         ("/retry", "nothing was asked"),
         ("/clear\nWhy is the sky blue?", "nothing can follow /clear"),
         ("/bye for now", "nothing can follow /bye"),
+        ("/show info", "/show alone: the model, and what is set"),
         ("/save a.json\nWhy?", "nothing can follow the line of /save"),
     ],
 )
