@@ -10,6 +10,7 @@ amx        whether this build's AMX code can be trusted, and how to do without
 exactness  whether a row's logits depend on its company, by tensor type
 batch      the token batch of a step, in memory that C reads directly
 runner     TokenRunner: steps, KV sequences
+neighbours how many threads decode steps use, beside programs that keep the CPUs busy
 parking    copies of sequences outside the KV pool
 sampling   from a row of logits to a token, in numpy; its parts: penalties, ordering
 embedding  EmbeddingRunner: whole texts in, one vector for each out

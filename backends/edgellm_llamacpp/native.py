@@ -235,6 +235,15 @@ def max_outputs(placement: Placement) -> int:
     return min(placement.batch_tokens, placement.max_sequences + DRAFT_OUTPUTS)
 
 
+def decode_threads(lib: Library, placement: Placement) -> int:
+    """Threads of a step of one token.
+
+    In other builds than ours a single row's attention is cut into a piece per thread, which rounds otherwise than
+    several rows do.
+    """
+    return 1 if placement.exact and not unsplit(lib.api) else placement.threads
+
+
 def open_context(
     lib: Library, model: Model, placement: Placement, *, embeds: bool = False, alike: bool = False
 ) -> Context:
@@ -256,8 +265,7 @@ def open_context(
     # Fewer than n_seq_max aborts the process; 0 would reserve a row of logits for every token of a batch.
     params.n_outputs_max = max_outputs(placement)
     params.n_outputs_max_per_seq = 1 + DRAFT_TOKENS
-    # A single row's attention is cut into a piece per thread, which rounds otherwise than several rows do.
-    params.n_threads = 1 if placement.exact and not unsplit(lib.api) else placement.threads
+    params.n_threads = decode_threads(lib, placement)
     params.n_threads_batch = placement.threads_batch
     params.ctx_type = api.LLAMA_CONTEXT_TYPE_DEFAULT
     params.rope_scaling_type = api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED

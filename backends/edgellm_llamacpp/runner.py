@@ -7,6 +7,7 @@ lengths is kept on this side.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -20,7 +21,8 @@ from edgellm.contracts.runner import Logprob, Parked, Result, Row, RunnerInfo
 from edgellm.errors import GenerationFailed
 from edgellm_llamacpp.batch import Batch
 from edgellm_llamacpp.costs import MICRO_BATCH
-from edgellm_llamacpp.native import DRAFT_TOKENS, Context, Library, Model, max_outputs
+from edgellm_llamacpp.native import DRAFT_TOKENS, Context, Library, Model, decode_threads, max_outputs
+from edgellm_llamacpp.neighbours import ThreadCount, kind
 from edgellm_llamacpp.parking import ParkedSequence, read_state, write_state
 from edgellm_llamacpp.sampling import choose, log_probabilities
 
@@ -74,6 +76,8 @@ class LlamaCppRunner:
         self._trusted = [0] * placement.max_sequences  # windowed positions below this may have holes
         self._batch = Batch(api, self._info.batch_tokens)
         self._ticket: Ticket | None = None
+        self._threads = self._threads_now = (decode_threads(lib, placement), placement.threads_batch)
+        self._thread_count = ThreadCount(self._threads[0] if placement.gpu_layers == 0 else 1)
         # The binding's own prototype wraps each row's pointer in an object; an address is all that is needed.
         prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
         self._logits_at = prototype(ctypes.cast(api.llama_get_logits_ith, ctypes.c_void_p).value or 0)
@@ -93,7 +97,7 @@ class LlamaCppRunner:
         self._check(rows)
         last = self._batch.fill(rows, self._vocabulary)
         self._ticket = None  # whatever was not collected is overwritten now
-        code = self._api.llama_decode(self._context.pointer, self._batch.struct)
+        code = self._run(rows)
         if code == _DONE:
             for row in rows:
                 self._lengths[row.sequence] = row.start + len(row.tokens) + len(row.draft)
@@ -199,6 +203,26 @@ class LlamaCppRunner:
         self._context.close()
 
     # -- inside
+
+    def _run(self, rows: Sequence[Row]) -> int:
+        """Run the batch; a decode step with as many threads as do best beside all else on the machine."""
+        decodes = all(row.sample is not None and len(row.tokens) == 1 for row in rows)
+        self._use_threads(self._thread_count.count if decodes else self._thread_count.most)
+        began = time.monotonic()
+        code = int(self._api.llama_decode(self._context.pointer, self._batch.struct))
+        now = time.monotonic()
+        if decodes and code == _DONE:
+            self._thread_count.took(kind(self._batch.struct.n_tokens, sum(self._lengths)), now - began, now)
+        return code
+
+    def _use_threads(self, count: int) -> None:
+        """For the next step. llama.cpp has a number for steps of one token and one for those of several."""
+        single, several = self._threads
+        if count < self._thread_count.most:
+            single, several = min(count, single), min(count, several)
+        if (single, several) != self._threads_now:
+            self._api.llama_set_n_threads(self._context.pointer, single, several)
+            self._threads_now = single, several
 
     def _result(self, row: Row, index: int) -> Result:
         """Draw, and go on while the draft says the same; what was computed beyond is dropped."""
