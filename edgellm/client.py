@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edgellm import __version__, platform
-from edgellm.config import SECRET, Settings, load_settings
+from edgellm.config import Settings, load_settings
 from edgellm.contracts.events import Event, Failed, Finished
 from edgellm.contracts.request import GenerateRequest
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import UNREADABLE, DaemonError, EdgeError, ErrorInfo, InvalidRequest, Unavailable
 from edgellm.paths import Paths
+from edgellm.setting import SECRET
 from edgellm.small_files import open_regular, read_small
 
 if TYPE_CHECKING:

@@ -6,13 +6,10 @@ came from. Unknown keys are errors that name the nearest known one; a value out 
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
-import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -22,19 +19,12 @@ from edgellm.contracts.ranges import MOST
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
 from edgellm.presets import PresetName
+from edgellm.setting import PREFIX, Field, checked, described, from_text, shown
 from edgellm.small_files import read_small_text, why
-from edgellm.units import bounds
+from edgellm.spelling import meant
 
-PREFIX = "EDGELLM_"
 # Variables of ours that are not settings: where things live, and whether errors show their traceback.
 NOT_SETTINGS = frozenset({"EDGELLM_HOME", "EDGELLM_DEBUG", ENGINE_STATE})
-SECRET = frozenset({"api_keys"})
-_OPTIONS = {  # of other names than their settings
-    "max_sequences": "--parallel",
-    "kv_type": "--kv",
-    "api_keys": "--api-key",
-    "keep_alive_s": "--keep-alive",
-}
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -165,31 +155,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
 
 
-class Field(msgspec.Struct, frozen=True):
-    """One setting as documentation: what it means, what it may be; `hint` is its annotated type."""
-
-    name: str
-    meaning: str
-    default: Any
-    allowed: str
-    hint: Any
-
-    @property
-    def kind(self) -> Any:
-        """The bare type: int, float, bool, str, a Literal or tuple[str, ...]."""
-        return get_args(self.hint)[0]
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return PREFIX + self.name.upper()
-
-    @property
-    def secret(self) -> bool:
-        """Its value is never shown."""
-        return self.name in SECRET
-
-
 class Resolved(msgspec.Struct, frozen=True):
     """The settings in force, and for each its source: "default", a file, a variable, or a flag."""
 
@@ -201,7 +166,7 @@ def fields() -> dict[str, Field]:
     """Every setting by name, in the table's order."""
     hints = get_type_hints(Settings, include_extras=True)
     defaults = Settings()
-    return {name: _field(name, hints[name], getattr(defaults, name)) for name in Settings.__struct_fields__}
+    return {name: described(name, hints[name], getattr(defaults, name)) for name in Settings.__struct_fields__}
 
 
 def load_settings(paths: Paths, flags: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Resolved:
@@ -220,24 +185,9 @@ def load_settings(paths: Paths, flags: Mapping[str, object], environment: Mappin
     )
     for layer in layers:
         for name, (value, source) in layer.items():
-            values[name] = _checked(table[name], value, source)
+            values[name] = checked(table[name], value, source)
             sources[name] = source
     return Resolved(msgspec.structs.replace(Settings(), **values), sources)
-
-
-def shown(field: Field, value: object) -> str:
-    """A value as TOML for the screen; in parentheses, and no TOML, what is secret or not set."""
-    if field.secret and isinstance(value, tuple):
-        return f"({len(value)} set, not shown)" if value else "[]"
-    if value is None:
-        return "(not set)"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_quoted(str(item)) for item in value) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def told(settings: Settings) -> dict[str, str]:
@@ -246,7 +196,6 @@ def told(settings: Settings) -> dict[str, str]:
 
 
 Layer = dict[str, tuple[object, str]]  # setting name -> value, source
-_TRUTH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 
 
 def _file_layer(path: Path, table: Mapping[str, Field]) -> Layer:
@@ -281,7 +230,7 @@ def _environment_layer(environment: Mapping[str, str], table: Mapping[str, Field
             raise _unknown(variable, "the environment", [*by_variable, *NOT_SETTINGS])
         if environment[variable].strip():
             field = by_variable[variable]
-            layer[field.name] = (_from_text(field, environment[variable], variable), variable)
+            layer[field.name] = (from_text(field, environment[variable], variable), variable)
     return layer
 
 
@@ -295,103 +244,9 @@ def _flag_layer(flags: Mapping[str, object], table: Mapping[str, Field]) -> Laye
     return layer
 
 
-def _from_text(field: Field, text: str, source: str) -> object:
-    """The value that `text` stands for; lists are comma separated."""
-    text = text.strip()
-    try:
-        if get_origin(field.kind) is tuple:
-            return tuple(part.strip() for part in text.split(",") if part.strip())
-        if field.kind is bool:
-            return _TRUTH[text.lower()]
-        return field.kind(text) if field.kind in (int, float) else text
-    except (ValueError, KeyError) as error:
-        raise _refused(field, text, source) from error
-
-
-def _checked(field: Field, value: object, source: str) -> object:
-    try:
-        checked: object = msgspec.convert(value, field.hint)
-        msgspec.json.encode(checked)  # as it is told and handed on; bytes of a variable may be no text
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        raise _refused(field, value, source) from error
-    if field.name == "threads" and isinstance(checked, int) and checked > _cpus():
-        raise _refused(field, value, source)  # engines start them all at once, and crash where the system will not
-    blank = isinstance(checked, tuple) and not all(item.strip() for item in checked)
-    if blank or (isinstance(checked, float) and not math.isfinite(checked)):
-        raise _refused(field, value, source)
-    return checked
-
-
-def _refused(field: Field, value: object, source: str) -> ConfigError:
-    told = "with that value" if field.secret else f"= {reprlib.repr(value)}"
-    name, what = field.name, f"{field.name} {told}, from {source},"
-    if source == "flag":
-        name = option(field.name)
-        what = f"{name} {told.removeprefix('= ')}"
-    return ConfigError(f"{what} is not allowed", hint=f"{name} takes {_taken(field)}", param=field.name)
-
-
-def option(name: str) -> str:
-    """What the command line calls a setting."""
-    return _OPTIONS.get(name) or "--" + name.replace("_", "-")
-
-
-def _taken(field: Field) -> str:
-    """What a setting takes on this machine."""
-    if field.name != "threads":
-        return field.allowed
-    return f"a whole number from 0 to {_cpus()}, the CPUs of this machine; 0 lets edgellm choose"
-
-
-def _cpus() -> int:
-    return os.cpu_count() or 1
-
-
-def meant(name: str, known: Iterable[str]) -> str:
-    """The question whether the nearest of these was meant, for a hint to begin with; empty where none is near.
-
-    What a name of two letters or more is the beginning of is nearer than what is only spelt alike.
-    """
-    bare = {_bare(each): each for each in known}
-    short = _bare(name)
-    begun = [each for each in bare if len(short) > 1 and each.startswith(short)]
-    near = begun if len(begun) == 1 else difflib.get_close_matches(short, bare, n=1)
-    return f"did you mean {bare[near[0]]}? " if near else ""
-
-
-def _bare(name: str) -> str:
-    """Without what all variables, or all options, share: that makes none of them near."""
-    return name.removeprefix(PREFIX).lstrip("-").lower()
-
-
 def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -> ConfigError:
     return ConfigError(
         f"unknown setting {name} in {where}",
         hint=hint or f"{meant(name, known)}mend or remove it; `edgellm config` lists all",
         param=name,
     )
-
-
-def _field(name: str, hint: Any, default: Any) -> Field:
-    if get_origin(hint) is not Annotated:  # it may be left open: `Annotated[…] | None`
-        hint = get_args(hint)[0]
-    kind, meta = get_args(hint)
-    return Field(name, meta.description, default, _allowed(kind, meta), hint)
-
-
-def _allowed(kind: Any, meta: Meta) -> str:
-    """In words, what a setting takes."""
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(get_args(kind))
-    if get_origin(kind) is tuple:
-        return "a list of texts (comma separated in the environment)"
-    if kind is bool:
-        return "true or false"
-    if kind is str:
-        return "a text that is not empty" if meta.min_length else "a text"
-    noun = "a whole number" if kind is int else "a number"
-    return bounds(noun, meta.ge, meta.gt, meta.le)
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()

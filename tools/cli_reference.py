@@ -13,7 +13,8 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from edgellm import errors
 from edgellm.cli.main import app, root
-from edgellm.config import fields, shown
+from edgellm.config import fields
+from edgellm.setting import shown
 
 TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
 HEADER = """# The command line

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgellm.config import fields, meant, option
+from edgellm.config import fields
+from edgellm.setting import option
+from edgellm.spelling import meant
 
 _COMMANDS = {
     "ls": "list",

@@ -14,7 +14,7 @@ from edgellm.cli.output import Output
 from edgellm.cli.parse import duration
 from edgellm.cli.terminal import is_terminal
 from edgellm.client import DaemonClient
-from edgellm.config import Settings, load_settings, option, told
+from edgellm.config import Settings, load_settings, told
 from edgellm.contracts.events import figures
 from edgellm.contracts.request import GenerateRequest, Message, Messages, Prompt, Sampling, Text
 from edgellm.contracts.status import LoadedModel
@@ -28,6 +28,7 @@ from edgellm.mentions import there
 from edgellm.paths import Paths, default_paths, is_file
 from edgellm.platform import make_private_folder, unseen_typing, write_private
 from edgellm.presets import preset
+from edgellm.setting import option
 from edgellm.small_files import read_small
 from edgellm.units import number
 from edgellm.wishes import SETTINGS

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 
 from edgellm.cli.output import Output
-from edgellm.config import Field, Resolved, fields, load_settings, meant, shown
+from edgellm.config import Resolved, fields, load_settings
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths, default_paths
 from edgellm.platform import make_private_folder
+from edgellm.setting import Field, shown
+from edgellm.spelling import meant
 
 
 def show_settings(name: str | None, *, path: bool, json: bool) -> None:

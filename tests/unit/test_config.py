@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgellm.config import Settings, fields, load_settings, option, shown
+from edgellm.config import Settings, fields, load_settings
 from edgellm.errors import ConfigError
 from edgellm.paths import Paths
+from edgellm.setting import option, shown
 
 
 @pytest.fixture

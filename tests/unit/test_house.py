@@ -21,7 +21,8 @@ TREES = {
 # A room and the rooms it may import. A room is a folder of edgellm/, or a file directly in it.
 GROUND = {"__init__", "errors", "inert", "paths", "platform", "slash", "small_files", "units"}
 DATA = GROUND | {"contracts", "formats"}
-PLANNING = DATA | {"presets", "config", "plugins", "placement"}
+SETTINGS = {"setting", "spelling", "config"}
+PLANNING = DATA | SETTINGS | {"presets", "plugins", "placement"}
 LIBRARY = PLANNING | {"library"}
 MODELS = LIBRARY | {"router", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -39,7 +40,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": DATA,
     "presets": {"contracts", "errors"},
     "wishes": {"contracts", "errors", "presets"},
-    "config": DATA | {"presets"},
+    "setting": {"errors", "units"},
+    "spelling": {"setting"},
+    "config": DATA | SETTINGS | {"presets"},
     "plugins": DATA,
     "placement": DATA | {"config"},
     "library": PLANNING,

@@ -23,8 +23,9 @@ import edgellm.cli.run
 from edgellm import __version__
 from edgellm.cli import habits
 from edgellm.cli.main import app, main
-from edgellm.config import fields, option
+from edgellm.config import fields
 from edgellm.errors import AppUnavailable, DaemonError, LibraryError
+from edgellm.setting import option
 
 
 def test_help_is_light_and_quick() -> None:
@@ -285,7 +286,8 @@ def test_settings_are_called_as_the_options_are() -> None:
     from typer.models import OptionInfo
 
     from edgellm.cli import main as commands
-    from edgellm.config import fields, option
+    from edgellm.config import fields
+    from edgellm.setting import option
 
     signatures = (inspect.signature(command, eval_str=True) for command in (commands.serve, commands.plan))
     known = {
