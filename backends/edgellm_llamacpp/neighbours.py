@@ -9,6 +9,7 @@ and what is faster is kept. From there, now and then, a trial with more.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ _LOST = 10  # times as long as all that a trial has cost, so that they cost some
 _DOUBLINGS = 2  # of that wait: whoever has fewer threads than could be soon sees that neighbours left
 _QUIET_DOUBLINGS = 5  # with all threads and no slower than this
 _QUIET = 2.0  # times as long as at best
+_FROZEN = 10.0  # times as long as before a trial: all of a step that counts as lost, for beyond it nothing may have run
 
 
 def kind(tokens: int, cells: int) -> Kind:
@@ -54,7 +56,7 @@ class ThreadCount:
         self._rungs = rungs(most)
         self._kept = most
         self._recent: deque[tuple[Kind, float]] = deque(maxlen=WINDOW)  # with the count that is kept
-        self._best: dict[Kind, float] = {}  # seconds
+        self._best: dict[Kind, float] = {}  # seconds; as many as a step may have tokens, times a dozen, at most
         self._queue: list[int] = []  # counts to try in this search, the first of them now
         self._tried: list[tuple[Kind, float]] = []
         self._won = False  # whether a trial of this search did better
@@ -70,7 +72,7 @@ class ThreadCount:
 
     def took(self, step: Kind, seconds: float, now: float) -> None:
         """A decode step of such a kind with `count` threads took `seconds`, and has ended `now`."""
-        if self.most == 1:
+        if self.most == 1 or seconds <= 0:  # 0: a clock too coarse to tell
             return
         if (best := self._best.get(step)) is None:
             self._best[step] = seconds  # nothing to compare it with
@@ -105,9 +107,13 @@ class ThreadCount:
             self._queue = self._more()
 
     def _fewer(self) -> list[int]:
-        """Counts below the one that is kept, down to half of it; and one thread, which waits for no other."""
-        half = self._kept // 2
-        return [count for count in reversed(self._rungs) if count < self._kept and (count >= half or count == 1)]
+        """Counts below the one that is kept, down to half of it; and one thread, which waits for no other.
+
+        One alone takes longer than all on a quiet machine, by the square root of their number as a rule, or more. So
+        it is not tried where steps are no slower than that (a machine that runs hot): whoever reads would wait for it.
+        """
+        half, alone = self._kept // 2, self._slowness() > math.sqrt(self.most)
+        return [n for n in reversed(self._rungs) if n < self._kept and (n >= half or (alone and n == 1))]
 
     def _more(self) -> list[int]:
         return [count for count in self._rungs if count > self._kept][:1]
@@ -119,10 +125,15 @@ class ThreadCount:
         usual = statistics.fmean(self._ratios(self._recent))
         allowed = _LESS * self._slowness() if count < self._kept else _MORE * usual
         if sum(ratios) > TRIES * allowed:
-            self._lost_s += sum(seconds - usual * self._best[step] for step, seconds in self._tried)
+            self._lost_s += sum(self._lost(step, seconds, usual) for step, seconds in self._tried)
             self._next(None, now)
         elif len(ratios) == TRIES:
             self._next(count, now)
+
+    def _lost(self, step: Kind, seconds: float, usual: float) -> float:
+        """Seconds; below 0 where a step of a trial was quicker than `usual`, times as long as at best."""
+        expected = usual * self._best[step]
+        return min(seconds, _FROZEN * expected) - expected
 
     def _next(self, winner: int | None, now: float) -> None:
         """Go on with the search from the count that did better, if one did, or end it."""

@@ -123,6 +123,45 @@ def test_a_machine_that_became_slower_keeps_all_threads_and_rarely_tries() -> No
     assert machine.counts[-100:].count(1) <= TRIES
 
 
+@pytest.mark.parametrize("slowness", [1.45, 2.0, 3.5])
+def test_a_machine_that_became_slower_is_not_left_to_one_of_many_threads(slowness: float) -> None:
+    """Ten times as long as all would take: whoever reads would see it."""
+    machine = Machine(16)
+    machine.steps(100)
+    usual = machine.seconds
+    machine.seconds = lambda threads, tokens: slowness * usual(threads, tokens)  # type: ignore[method-assign]
+    machine.steps(5000)
+    assert {16, 15} <= set(machine.counts)  # some were tried
+    assert min(machine.counts) >= 8
+
+
+def test_a_trial_in_which_the_machine_slept_is_not_paid_for_as_a_long_one() -> None:
+    """The neighbours, too, are gone by then; steps with one thread take as long as before, and say nothing of that."""
+    machine = Machine(2)
+    times = {1: 0.003, 2: 0.02}
+    machine.seconds = lambda threads, tokens: times[threads]  # type: ignore[method-assign]
+    machine.threads.took(kind(1, 100), 0.002, 0.0)
+    while machine.threads.count == 2:
+        machine.step(noise=0)
+    machine.steps(WINDOW)
+    while machine.threads.count == 1:
+        machine.step(noise=0)
+    times[2] = 3600.0
+    machine.step(noise=0)
+    times[2] = 0.002
+    until = machine.now + 60
+    while machine.now < until:
+        machine.step(noise=0)
+    assert machine.threads.count == 2
+
+
+def test_a_clock_too_coarse_for_a_step_says_nothing() -> None:
+    threads = ThreadCount(2)
+    for number in range(100):
+        threads.took(kind(1, 100), 0.0 if number % 4 else 0.016, float(number))
+    assert threads.count == 2
+
+
 def test_a_trial_that_fails_by_chance_is_soon_made_again() -> None:
     """Also after many that rightly failed, between which ever more time may pass."""
     machine = Machine(2)
