@@ -103,11 +103,19 @@ def _by_whom(port: int) -> tuple[str, bool]:
     with contextlib.suppress(psutil.Error, OSError, RuntimeError):
         for connection in psutil.net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                process = psutil.Process(connection.pid)
-                own = is_ours(process.cmdline())
-                name = "an edgellm daemon of another home" if own else process.name()
+                own = is_daemon(connection.pid)
+                name = "an edgellm daemon of another home" if own else psutil.Process(connection.pid).name()
                 return f"{name} (pid {connection.pid})", own
     return "another program", False
+
+
+def is_daemon(pid: int) -> bool:
+    """Whether a process is a daemon of ours, as far as the system tells."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError, ValueError):
+        return is_ours(psutil.Process(pid).cmdline())
+    return False
 
 
 def is_ours(command: Sequence[str]) -> bool:

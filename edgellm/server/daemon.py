@@ -25,7 +25,7 @@ from edgellm.config import Settings, load_settings, told
 from edgellm.errors import DaemonError, EdgeError, Interrupted
 from edgellm.paths import Paths, default_paths
 from edgellm.server import keys
-from edgellm.server.binding import bind, refuse_open_door, url_of
+from edgellm.server.binding import bind, is_daemon, refuse_open_door, url_of
 from edgellm.service import Service
 
 if TYPE_CHECKING:
@@ -260,9 +260,17 @@ class Notice:
         """Put it up again when it was cleared away or damaged: without it nobody finds, or can end, this daemon."""
         while True:
             await asyncio.sleep(NOTICE_S)
-            if read_info(self._paths) != self._info:
+            found = read_info(self._paths)
+            if found != self._info and not _is_another(found):
                 with contextlib.suppress(OSError):
                     self.put_up()
+
+
+def _is_another(found: DaemonInfo | None) -> bool:
+    """Whether a notice is of another daemon that runs. Where the folder was cleared away, and the lock with it, there
+    can be two: the newer keeps the place, or each would overwrite the other's notice as long as both run.
+    """
+    return found is not None and found.pid != os.getpid() and is_daemon(found.pid)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ from edgellm.client import DaemonInfo, info_path, read_info
 from edgellm.config import Settings
 from edgellm.errors import ConfigError, DaemonError
 from edgellm.paths import Paths
+from edgellm.platform import make_private_folder
+from edgellm.server import daemon
 from edgellm.server.binding import bind, is_ours, url_of
 from edgellm.server.body import Limits
 from edgellm.server.web import told_now_and_then, web_server
@@ -221,6 +223,32 @@ def test_a_home_that_cannot_be_written_to(start: Start, home: Path) -> None:
     assert process.returncode == DaemonError.exit_code
     assert f"{home / 'run'} cannot be written to" in said
     assert "hint: give this user the right to" in said
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_notice_of_another_daemon_that_runs_is_left_alone(
+    runs: bool, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock was cleared away, too: else there would be no other."""
+
+    class Enough(Exception):
+        pass
+
+    looks = iter(range(3))
+
+    async def look(_: float) -> None:
+        if next(looks, None) is None:
+            raise Enough
+
+    newer = DaemonInfo("http://127.0.0.1:2", os.getppid(), "1", "b")
+    monkeypatch.setattr(asyncio, "sleep", look)
+    monkeypatch.setattr(daemon, "is_daemon", lambda pid: runs and pid == newer.pid)
+    own = daemon.Notice(DaemonInfo("http://127.0.0.1:1", os.getpid(), "1", "a"), paths)
+    make_private_folder(paths.runtime)
+    daemon.Notice(newer, paths).put_up()
+    with pytest.raises(Enough):
+        asyncio.run(own.keep())
+    assert (read_info(paths) == newer) is runs
 
 
 def test_a_detached_one_leaves_when_nobody_wants_anything(start: Start, paths: Paths) -> None:
