@@ -204,6 +204,13 @@ def test_poolings(tmp_path: Path) -> None:
     assert "the mean is taken" in plan_conversion(folder).notes[0]
 
 
+def test_steps_that_are_no_text_are_refused_by_name(tmp_path: Path) -> None:
+    folder = folders.bert(tmp_path / "m")
+    (folder / "modules.json").write_text("[]", encoding="utf-16")
+    with pytest.raises(BadModelFile, match=r"modules.json: it is not text in UTF-8"):
+        plan_conversion(folder)
+
+
 def test_a_step_after_pooling_is_refused(tmp_path: Path) -> None:
     folder = folders.bert(tmp_path / "m")
     steps = json.loads((folder / "modules.json").read_text())

@@ -9,7 +9,7 @@ from typing import Any, Final
 from edgellm.errors import BadModelFile
 from edgellm.library.convert.config import Config, read_json
 from edgellm.library.convert.folder import Folder
-from edgellm.small_files import read_small_text
+from edgellm.small_files import read_small_text, why
 
 _NUMBERS: Final = {"mean": 1, "cls": 2, "lasttoken": 3}
 _OTHER: Final = "look for a GGUF of the model"
@@ -40,6 +40,8 @@ def _modules(file: Path) -> list[tuple[str, str]]:
     try:
         steps = json.loads(read_small_text(file))
         return [(str(step["type"]).rsplit(".", 1)[-1], str(step["path"])) for step in steps]
+    except OSError as error:
+        raise BadModelFile(f"{file}: {why(error)}", hint="fetch it again") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadModelFile(f"{file}: is not a list of steps", hint="fetch it again") from error
 
