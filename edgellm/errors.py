@@ -92,6 +92,11 @@ class EdgeError(Exception):
     def info(self) -> ErrorInfo:
         return ErrorInfo(self.code, self.message, self.hint, self.param, self.retriable, self.retry_after)
 
+    @property
+    def line(self) -> str:
+        """Message and hint as one sentence, for a remark beside something that worked."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
     @staticmethod
     def from_info(info: ErrorInfo) -> EdgeError:
         """The exception that `info` came from; an unknown code becomes a plain EdgeError."""

@@ -13,5 +13,5 @@ def settings_or_defaults(paths: Paths, output: Output) -> Settings:
     try:
         return load_settings(paths, {}).settings
     except ConfigError as error:
-        output.warn(error.message + (f"; {error.hint}" if error.hint else ""))
+        output.warn(error.line)
         return Settings()

@@ -161,4 +161,4 @@ def _say_fit(result: PullResult, settings: Settings, paths: Paths, output: Outpu
     try:
         output.sentence(f"fits: {fit_of(Store(paths).header(result.manifest), settings)}")
     except EdgeError as error:
-        output.warn(error.message + (f"; {error.hint}" if error.hint else ""))
+        output.warn(error.line)

@@ -240,4 +240,4 @@ def _announcement(item: Item, model: ModelFile | None, size: int, here: int, set
     try:
         return msgspec.structs.replace(said, fit=fit_of(model, settings), pace=pace_of(model))
     except EdgeError as error:
-        return msgspec.structs.replace(said, problem=error.message + (f"; {error.hint}" if error.hint else ""))
+        return msgspec.structs.replace(said, problem=error.line)
