@@ -61,7 +61,7 @@ _OPTIONS = {
 _BARE = {"-m": "the model's name", "--model": "the model's name", "-p": "the prompt", "--prompt": "the prompt"}
 _NO_PLACE = {
     "serve": "leave it out: what is served is the model that a request names",
-    "config": "a setting is changed in the file that `edgellm config --path` names, or by a variable: EDGELLM_PORT=80",
+    "config": "settings are changed in the file that `edgellm config --path` names, or by variables: EDGELLM_PORT=8080",
     "pull": "pull one model at a time",
 }
 
