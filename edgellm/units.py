@@ -37,8 +37,8 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def room(capacity: int, context: int) -> str:
-    """Tokens of KV, as so many conversations of the longest kind: "2 x 8,192 tokens"."""
+def conversations(capacity: int, context: int) -> str:
+    """Room for tokens, as so many conversations of the longest kind: "2 x 8,192 tokens"."""
     return f"{capacity / context:g} x {number(context)} tokens"
 
 

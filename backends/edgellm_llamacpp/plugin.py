@@ -84,11 +84,11 @@ class LlamaCppPlugin:
         from edgellm_llamacpp.repacking import cpu_flags, own_attention, own_kernels
 
         api = import_binding()
-        fitting = "" if "avx2" in cpu_flags() else "this CPU has no AVX2"
+        missing = "" if "avx2" in cpu_flags() else "this CPU has no AVX2"
         amx = "it has AMX for that" if has_amx(api) and sound(api) else ""
         choices = (
-            _choice("linear", "rows side by side", own_kernels(), fitting or amx),
-            _choice("attention", "a lane for each cell", own_attention(), fitting),
+            _choice("linear", "rows side by side", own_kernels(), missing or amx),
+            _choice("attention", "a lane for each cell", own_attention(), missing),
         )
         return KernelReport("cpu", choices)
 

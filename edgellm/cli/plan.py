@@ -27,7 +27,7 @@ from edgellm.placement.disk import DiskSpeed, disk_speed
 from edgellm.placement.machine import Memory, cores, memory
 from edgellm.placement.plan import Plan, chosen_kv_type, draft_total, longest_context, make_plan, trained_context
 from edgellm.plugins import engine_for
-from edgellm.units import number, parameters, rate, room, size
+from edgellm.units import conversations, number, parameters, rate, size
 
 _BAR_WIDTH = 22
 _QUANTISED = ("q", "i")  # how the names of quantised types begin
@@ -139,7 +139,7 @@ def _show(subject: Subject, plan: Plan, settings: Settings, output: Output) -> N
     needs = plan.needs
     rows = {
         "weights": size(needs.weights),
-        "KV": f"{size(needs.kv_total)} · {room(placement.capacity, placement.context)}, {placement.kv_type}",
+        "KV": f"{size(needs.kv_total)} · {conversations(placement.capacity, placement.context)}, {placement.kv_type}",
         **_kinds(subject, plan),
         "activations": f"{size(needs.activations)} · {placement.max_sequences} sequences,"
         f" steps of {number(placement.batch_tokens)} tokens",

@@ -7,7 +7,7 @@ import msgspec
 from edgellm.config import Settings
 from edgellm.contracts.engine import ModelFile
 from edgellm.formats.summary import makes_embeddings
-from edgellm.units import number, room, size
+from edgellm.units import conversations, number, size
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Fit(msgspec.Struct, frozen=True):
         if not self.kv:
             return f"{size(self.weights)} weights, texts of {number(self.capacity)} tokens, {size(self.available)} free"
         return (
-            f"{size(self.weights)} weights + {size(self.kv)} KV for {room(self.capacity, self.context)},"
+            f"{size(self.weights)} weights + {size(self.kv)} KV for {conversations(self.capacity, self.context)},"
             f" of {size(self.available)} free"
         )
 
