@@ -64,8 +64,9 @@ class Tail:
         lines = self._lines()
         with contextlib.suppress(OSError):  # none for a moment, while it is set aside
             if self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
+                newer = open_regular(self._path)
                 self._file.close()
-                self._file = open_regular(self._path)
+                self._file = newer
                 lines += self._lines()
         return lines
 

@@ -138,6 +138,20 @@ def test_a_log_is_no_pipe(tmp_path: Path) -> None:
     assert isinstance(_ends(lambda: open_private_log(tmp_path / "log")), OSError)
 
 
+def test_a_log_whose_place_a_pipe_takes_is_read_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("first\n")
+    tail = Tail(log)
+    assert tail.new() == ["first"]
+    with log.open("a") as written:
+        log.unlink()
+        _put("a pipe", log)
+        assert _ends(tail.new) == []
+        written.write("second\n")
+    assert _ends(tail.new) == ["second"]
+    tail.close()
+
+
 def test_what_was_typed_before_is_no_pipe(tmp_path: Path) -> None:
     _put("a pipe", tmp_path / "typed")
     history = _ends(lambda: History(tmp_path / "typed"))
