@@ -6,10 +6,7 @@ process is gone, or at whose address somebody else answers, counts for nothing.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import sys
 import time
 from collections.abc import AsyncGenerator, Generator, Iterator
 from pathlib import Path
@@ -18,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edgellm import __version__, platform
-from edgellm.config import Settings, load_settings
+from edgellm.config import Settings
 from edgellm.contracts.events import Event, Failed, Finished
 from edgellm.contracts.request import GenerateRequest
 from edgellm.contracts.status import LoadedModel
 from edgellm.errors import UNREADABLE, DaemonError, EdgeError, ErrorInfo, InvalidRequest, Unavailable
+from edgellm.launch import Launched, unwritable
 from edgellm.paths import Paths
-from edgellm.setting import SECRET
-from edgellm.small_files import open_regular, read_small
+from edgellm.small_files import read_small
 
 if TYPE_CHECKING:
     import httpx2
@@ -36,8 +33,6 @@ ANSWER_S = 15.0  # for a running daemon to say its version, on a busy machine
 GLANCE_S = 3.0  # the same, where nothing but a remark depends on it
 GENERATE = "/edgellm/v1/generate"
 _POLL_S = 0.01
-_LOG_LINES = 5
-_LEAST = 64 << 10  # bytes of free disk that a daemon needs for its small files
 
 
 class DaemonGone(Unavailable):
@@ -66,15 +61,6 @@ def read_info(paths: Paths) -> DaemonInfo | None:
         return msgspec.json.decode(read_small(info_path(paths)), type=DaemonInfo)
     except (OSError, *UNREADABLE):
         return None
-
-
-def unwritable(folder: Path, error: OSError) -> DaemonError:
-    """What to say when a folder of ours cannot be made or written to."""
-    remedy = "free some space" if platform.disk_is_full(error) else "give this user the right to"
-    return DaemonError(
-        f"{folder} cannot be written to: {error.strerror or error}",
-        hint=f"{remedy}, or set EDGELLM_HOME to another folder",
-    )
 
 
 class DaemonClient:
@@ -149,27 +135,18 @@ class DaemonClient:
 
     @classmethod
     def _start(cls, paths: Paths, settings: Settings, preload: str | None) -> DaemonClient:
-        log = paths.daemon_log
-        written = log.stat().st_size if log.exists() else 0
-        try:
-            pid = platform.spawn_detached(_daemon_argv(paths, settings, preload), log)
-        except OSError as error:
-            if error.filename in (str(paths.logs), str(log)):
-                raise unwritable(paths.logs, error) from error
-            raise DaemonError(f"the daemon cannot be started: {error}", hint="`edgellm doctor` says more") from error
+        launched = Launched(paths, settings, preload)
         import httpx2  # noqa: F401 - imported while the daemon starts
 
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if (client := cls._open(read_info(paths), False, START_S)) is not None:
                 return client
-            gone = not platform.pid_alive(pid)
-            if gone and ((info := read_info(paths)) is None or info.pid == pid):  # killed, it leaves its file behind
-                raise DaemonError(f"the daemon did not start{_tail(log, written)}", hint=_where_to_look(log))
+            gone = not platform.pid_alive(launched.pid)
+            if gone and ((info := read_info(paths)) is None or info.pid == launched.pid):  # killed, it leaves its file
+                raise launched.failed("did not start")
             time.sleep(_POLL_S)
-        raise DaemonError(
-            f"the daemon did not answer within {START_S:.0f} s{_tail(log, written)}", hint=f"its log is {log}"
-        )
+        raise launched.failed(f"did not answer within {START_S:.0f} s")
 
     # -- what it can be asked ----------------------------------------------------------------------
 
@@ -307,20 +284,6 @@ class DaemonClient:
         )
 
 
-def _daemon_argv(paths: Paths, settings: Settings, preload: str | None) -> list[str]:
-    """The daemon reads file and environment itself; flags are handed on, but never keys: others can see them."""
-    there = load_settings(paths, {}).settings
-    given = {
-        name: getattr(settings, name)
-        for name in Settings.__struct_fields__
-        if name not in SECRET and getattr(settings, name) != getattr(there, name)
-    }
-    argv = [sys.executable, "-P", "-m", "edgellm.server.daemon", "--detached"]
-    if given:
-        argv += ["--settings", json.dumps(given)]
-    return [*argv, "--preload", preload] if preload else argv
-
-
 def _json(body: object) -> bytes:
     """Raises InvalidRequest for text that is none: bytes of another encoding, come in through the command line."""
     try:
@@ -373,27 +336,3 @@ def _error(response: httpx2.Response) -> ErrorInfo:
         return msgspec.convert(response.json()["error"], ErrorInfo)
     except (ValueError, KeyError, TypeError, msgspec.ValidationError):
         return DaemonError(f"the daemon answered with status {response.status_code}").info
-
-
-def _where_to_look(log: Path) -> str:
-    """A daemon that cannot write its log cannot say why it ended."""
-    import shutil
-
-    with contextlib.suppress(OSError):
-        if shutil.disk_usage(log.parent).free < _LEAST:
-            return f"the disk that {log.parent} is on is full: free some space"
-    return f"its log is {log}"
-
-
-def _tail(log: Path, start: int) -> str:
-    """What the daemon that did not start had to say."""
-    try:
-        with open_regular(log) as file:
-            file.seek(start)
-            lines = file.read()[-8192:].decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    said = [line.removeprefix("error: ") for line in lines if line.strip()]
-    if any(line.startswith("Traceback ") for line in said):
-        said = said[-1:]  # the rest is for those who open the log
-    return ":\n" + "\n".join(said[-_LOG_LINES:]) if said else ""

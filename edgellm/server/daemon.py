@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edgellm import __version__, platform
-from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info, unwritable
+from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info
 from edgellm.config import Settings, load_settings, told
 from edgellm.errors import DaemonError, EdgeError, Interrupted
+from edgellm.launch import unwritable
 from edgellm.paths import Paths, default_paths
 from edgellm.server import keys
 from edgellm.server.binding import bind, is_daemon, refuse_open_door, url_of

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from fake_service import HELLO, LOADED, TOKEN, FakeService, Server, serving
 
-from edgellm import __version__, client, platform
+from edgellm import __version__, client, launch, platform
 from edgellm.client import DaemonClient, DaemonInfo, info_path, read_info
 from edgellm.config import Settings
 from edgellm.contracts.events import Event, Failed, Started, TextDelta
@@ -226,7 +226,7 @@ def fake_argv(seconds: float = 0.0) -> list[str]:
 
 
 def test_two_clients_at_once_start_one_daemon(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_daemon_argv", lambda *_: fake_argv())
+    monkeypatch.setattr(launch, "daemon_argv", lambda *_: fake_argv())
     found: list[DaemonClient] = []
     threads = [
         threading.Thread(target=lambda: found.append(DaemonClient.connect_or_start(paths, Settings())))
@@ -251,7 +251,7 @@ def test_two_clients_at_once_start_one_daemon(paths: Paths, monkeypatch: pytest.
 
 
 def test_a_start_that_fails_shows_the_end_of_the_log(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [*fake_argv()[:-1], '{"host": "0.0.0.0"}'])
+    monkeypatch.setattr(launch, "daemon_argv", lambda *_: [*fake_argv()[:-1], '{"host": "0.0.0.0"}'])
     paths.logs.mkdir(parents=True)
     (paths.logs / "daemon.log").write_text("an older failure\n")
     with pytest.raises(DaemonError, match="did not start") as caught:
@@ -271,7 +271,7 @@ def test_a_home_that_cannot_be_written_to(folder: str, home: Path, paths: Paths)
 
 
 def test_a_crash_at_the_start_shows_no_traceback(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [sys.executable, "-c", "import no_such_module"])
+    monkeypatch.setattr(launch, "daemon_argv", lambda *_: [sys.executable, "-c", "import no_such_module"])
     with pytest.raises(DaemonError) as caught:
         DaemonClient.connect_or_start(paths, Settings())
     assert caught.value.message == ("the daemon did not start:\nModuleNotFoundError: No module named 'no_such_module'")
@@ -291,7 +291,7 @@ def test_a_daemon_that_is_killed_while_it_starts_is_not_waited_for(
         write_private(path, msgspec.json.encode(info))
         os.abort()
     """
-    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [sys.executable, "-c", source, str(info_path(paths))])
+    monkeypatch.setattr(launch, "daemon_argv", lambda *_: [sys.executable, "-c", source, str(info_path(paths))])
     began = time.monotonic()
     with pytest.raises(DaemonError, match="the daemon did not start"):
         DaemonClient.connect_or_start(paths, Settings())
@@ -300,17 +300,17 @@ def test_a_daemon_that_is_killed_while_it_starts_is_not_waited_for(
 
 def test_flags_reach_the_daemon_and_keys_do_not(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDGELLM_THREADS", raising=False)
-    argv = client._daemon_argv(paths, Settings(threads=3, api_keys=("secret",)), "smollm2")
+    argv = launch.daemon_argv(paths, Settings(threads=3, api_keys=("secret",)), "smollm2")
     assert argv[argv.index("--settings") + 1] == '{"threads": 3}'
     assert argv[argv.index("--preload") + 1] == "smollm2"
     assert "secret" not in " ".join(argv)
-    assert "--settings" not in client._daemon_argv(paths, Settings(), None)
+    assert "--settings" not in launch.daemon_argv(paths, Settings(), None)
 
 
 def test_a_full_disk_is_named(home: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, "No space left on device", str(paths.runtime))
-    assert "free some space" in (client.unwritable(paths.runtime, full).hint or "")
-    monkeypatch.setattr(client, "_daemon_argv", lambda *_: [sys.executable, "-c", "raise SystemExit(1)"])
+    assert "free some space" in (launch.unwritable(paths.runtime, full).hint or "")
+    monkeypatch.setattr(launch, "daemon_argv", lambda *_: [sys.executable, "-c", "raise SystemExit(1)"])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 1 << 30, 0))
     with pytest.raises(DaemonError, match="did not start") as caught:  # and it could not write why
         DaemonClient.connect_or_start(paths, Settings())

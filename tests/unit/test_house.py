@@ -48,9 +48,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "library": PLANNING,
     "router": LIBRARY,
     "engine": LIBRARY,
-    "client": LIBRARY,
+    "launch": LIBRARY,
+    "client": LIBRARY | {"launch"},
     "service": MODELS,
-    "server": MODELS | {"client", "service"},
+    "server": MODELS | {"client", "launch", "service"},
     "cli": MODELS | {"client", "service", "server", "mentions", "wishes"},
 }
 BACKENDS_MAY_IMPORT = {"contracts", "formats", "errors"}

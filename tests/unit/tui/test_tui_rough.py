@@ -18,7 +18,7 @@ from edgellm_tui.widgets.sidebar import Sidebar
 from fake_service import HELLO, Step, finish
 from textual import events
 
-from edgellm import client
+from edgellm import client, launch
 from edgellm.contracts.events import Started, TextDelta
 from edgellm.contracts.request import Message, Messages
 from edgellm.errors import DownloadFailed
@@ -128,7 +128,7 @@ def fake_argv(seconds: float) -> list[str]:
 def test_a_daemon_that_dies_under_an_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came stays; enter starts another daemon and asks again; one that left meanwhile is no failure at all."""
     thought = iter((60.0, 0.0, 0.0))
-    monkeypatch.setattr(client, "_daemon_argv", lambda *_: fake_argv(next(thought)))
+    monkeypatch.setattr(launch, "daemon_argv", lambda *_: fake_argv(next(thought)))
 
     async def use() -> None:
         async with chatting() as (app, pilot):
