@@ -84,7 +84,9 @@ class ThreadCount:
             self._judge(now)
         else:
             self._recent.append((step, seconds))
-            if len(self._recent) == WINDOW:
+            # Asked after every step, so the usual answer is quick.
+            all_is_well = self._kept == self.most and seconds < LATE * best
+            if len(self._recent) == WINDOW and not all_is_well:
                 self._consider(now)
 
     def _slowness(self) -> float:
