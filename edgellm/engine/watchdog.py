@@ -69,6 +69,7 @@ class Watchdog:
 
     def _begin(self) -> None:
         self._begun = True
+        self._stopped = 0.0
         self._patience = self._limits.heartbeat_timeout_s
 
     def _tick(self) -> None:
@@ -79,7 +80,7 @@ class Watchdog:
             self._stalled += self._tick_s
         if not self._begun:
             self._stopped = self._stopped + self._tick_s if self._suspended() else 0.0
-        if not self._begun and self._stopped >= self._limits.heartbeat_timeout_s:
+        if self._stopped >= self._limits.heartbeat_timeout_s:
             self._report(f"was stopped before it began to load, {self._stopped:.0f} s ago,")
         elif self._silent >= self._patience:
             self._report(f"gave no sign of life for {self._patience:g} s")

@@ -39,6 +39,11 @@ class Machine:
         for _ in range(count):
             self.step(tokens)
 
+    def until_a_trial(self) -> None:
+        """With fewer threads, the first."""
+        while self.threads.count == self.threads.most:
+            self.step()
+
 
 @pytest.mark.parametrize(("most", "expected"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 3, 4]), (8, [1, 2, 4, 6, 7, 8])])
 def test_counts_worth_a_trial(most: int, expected: list[int]) -> None:
@@ -171,8 +176,7 @@ def test_a_trial_that_fails_by_chance_is_soon_made_again() -> None:
     machine.steps(30_000)
     machine.busy = 5
     machine.seconds = lambda threads, tokens: usual(threads, tokens) + (0.3 if threads == 1 else 0)  # type: ignore[method-assign]
-    while machine.threads.count == 2:
-        machine.step()
+    machine.until_a_trial()
     machine.step()
     machine.seconds = usual  # type: ignore[method-assign]
     assert machine.threads.count == 2
@@ -187,8 +191,7 @@ def test_a_neighbour_who_is_gone_at_once_leaves_no_trace() -> None:
     machine = Machine(2)
     machine.steps(100)
     machine.busy = 5
-    while machine.threads.count == 2:
-        machine.step()
+    machine.until_a_trial()
     machine.busy = 0
     machine.steps(TRIES + WINDOW + TRIES)
     assert machine.threads.count == 2
@@ -199,8 +202,7 @@ def test_steps_unlike_any_before_say_nothing() -> None:
     machine = Machine(2)
     machine.steps(50)
     machine.busy = 5
-    while machine.threads.count == 2:
-        machine.step()
+    machine.until_a_trial()
     for tokens in range(20, 40):
         machine.step(tokens)
     assert machine.threads.count == 1
